@@ -1,0 +1,73 @@
+"""SLOs: named targets on a request's latencies, their spelling, and what a verdict means.
+
+A verdict is joint: every term must hold. A term that can't be judged (time between tokens with fewer
+than two tokens) makes the verdict undetermined, never met. Used by the fold, the CLI and the API.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TERMS = ("ttft", "tbt_p50", "tbt_p90", "tbt_p95", "tbt_p99", "tbt_max", "tpot", "e2e")
+"""Latencies an SLO can bound: exactly those that are stored per request, as `<term>_ns`."""
+
+_UNITS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_TERM = re.compile(r"\s*([a-z0-9_]+)\s*<=?\s*([0-9.]+)\s*(us|ms|s)\s*$")
+
+
+class SloError(ValueError):
+    """An SLO that can't be understood; the message says which part and what is known."""
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Targets in nanoseconds by term, e.g. {"ttft": 2_000_000_000, "tbt_p99": 200_000_000}."""
+
+    name: str
+    targets: tuple[tuple[str, int], ...]
+    version: int = 1
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "default", version: int = 1) -> Slo:
+        """From "ttft<=2s,tbt_p99<=200ms". Raises SloError."""
+        targets = dict(_parse_term(part) for part in text.split(",") if part.strip())
+        if not targets:
+            raise SloError(f"an SLO needs at least one term of {', '.join(TERMS)}")
+        return cls(name, tuple(sorted(targets.items())), version)
+
+    def target(self, term: str) -> int | None:
+        """The bound on a term in ns, None when it isn't bounded."""
+        return dict(self.targets).get(term)
+
+    def __str__(self) -> str:
+        return ",".join(f"{term}<={ns / 1e6:g}ms" for term, ns in self.targets)
+
+    @property
+    def deadlines(self) -> tuple[int, int] | None:
+        """(D_ttft, D_tbt) in ns for on-time tokens: token i is due at arrival + D_ttft + (i-1) D_tbt.
+
+        D_tbt is the tightest bound on time between tokens or TPOT; None without both.
+        """
+        first = self.target("ttft")
+        between = [ns for term, ns in self.targets if term.startswith("tbt") or term == "tpot"]
+        return (first, min(between)) if first is not None and between else None
+
+
+def _parse_term(part: str) -> tuple[str, int]:
+    match = _TERM.match(part)
+    if match is None:
+        raise SloError(
+            f"can't read {part.strip()!r} as an SLO term; write it as ttft<=2s or tbt_p99<=200ms"
+        )
+    term, number, unit = match.groups()
+    if term not in TERMS:
+        raise SloError(f"unknown SLO term {term!r}; known: {', '.join(TERMS)}")
+    try:
+        ns = round(float(number) * _UNITS[unit])
+    except ValueError:
+        raise SloError(f"can't read {number!r} as a number in {part.strip()!r}") from None
+    return term, ns
+
+
+DEMO_SLO = Slo.parse("ttft<=2s,tbt_p99<=200ms", name="demo")
