@@ -1,7 +1,7 @@
 """SLOs: named targets on a request's latencies, their spelling, and what a verdict means.
 
-A verdict is joint: every term must hold. A term that can't be judged (time between tokens with fewer
-than two tokens) makes the verdict undetermined, never met. Used by the fold, the CLI and the API.
+A verdict is joint: every term must hold. A term that can't be judged (time between tokens with
+fewer than two tokens) makes the verdict undetermined, never met. Used by the fold, the CLI and the API.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Slo:
 
     @property
     def deadlines(self) -> tuple[int, int] | None:
-        """(D_ttft, D_tbt) in ns for on-time tokens: token i is due at arrival + D_ttft + (i-1) D_tbt.
+        """(D_ttft, D_tbt) in ns: token i is on time until arrival + D_ttft + (i-1) D_tbt.
 
         D_tbt is the tightest bound on time between tokens or TPOT; None without both.
         """
