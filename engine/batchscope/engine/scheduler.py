@@ -1,0 +1,219 @@
+"""Iteration-level scheduling over a paged KV pool: the mechanism under every policy.
+
+schedule() decides a batch, update() books what came out of it. Called by Engine.step, on one
+thread. add, schedule, update, preempt and finish are looked up on the instance at each call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from batchscope.engine.batch import Batch, Member, StopReason
+from batchscope.engine.blocks import BlockManager, block_key
+from batchscope.engine.config import EngineConfig
+from batchscope.engine.limits import RequestRejected, check_request
+from batchscope.engine.policies import POLICIES
+from batchscope.engine.sequence import FinishReason, Sequence, Status
+from batchscope.engine.totals import Totals
+
+
+class Scheduler:
+    """The waiting queue, the running list and the KV pool, and all that moves between them.
+
+    `running` is in order of admission, `waiting` in order of arrival with preempted requests ahead.
+    `live` maps the id of each request that has arrived and not ended. `clock` returns nanoseconds.
+    """
+
+    def __init__(self, config: EngineConfig, clock: Callable[[], int]) -> None:
+        self.config = config
+        self.clock = clock
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.live: dict[str, Sequence] = {}
+        self.blocks = BlockManager(
+            config.num_blocks,
+            config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self.policy = POLICIES[config.policy]()
+        self.totals = Totals()
+        self._steps = 0
+
+    def add(self, seq: Sequence) -> None:
+        """Let a request arrive. Raises RequestRejected when it could never run, or runs already."""
+        check_request(self.config, seq)
+        if seq.request_id in self.live:
+            raise RequestRejected(f"{seq.request_id}: this id is in use")
+        self.live[seq.request_id] = seq
+        self.waiting.append(seq)
+        self.totals.arrived += 1
+
+    def schedule(self) -> Batch:
+        """Decide the next batch: members get blocks now, their tokens are booked by update()."""
+        batch = Batch(self._steps, self.policy.budget(self))
+        self._steps += 1
+        batch.stop = self.policy.fill(batch, self)
+        batch.stop_head = self.waiting[0] if self.waiting else None
+        self.totals.decided(batch, waiting=len(self.waiting))
+        return batch
+
+    def place_running(self, batch: Batch) -> None:
+        """Place each running request in order; preemption shortens the list from its end."""
+        index = 0
+        while index < len(self.running):
+            self._place(batch, self.running[index])
+            index += 1
+
+    def admit(self, batch: Batch) -> StopReason | None:
+        """Move the head of the queue into the batch, or say what it lacks.
+
+        It needs room for its whole target although only its first chunk is allocated: a request
+        admitted on the room of one chunk would be preempted for the next.
+        """
+        seq = self.waiting[0]
+        hit = self._cached_prefix(seq)
+        stop = self._no_room(seq, hit)
+        if stop is None:
+            self._begin(self.waiting.popleft(), hit, batch)
+            self._place(batch, seq)
+        return stop
+
+    def update(self, batch: Batch, tokens: dict[str, int]) -> list[Sequence]:
+        """Book a batch that ran; `tokens` holds the new token of each request that reached its
+        target. Returns those that finished by it. Members that have left meanwhile are skipped.
+        """
+        now = self.clock()
+        finished = []
+        for member in batch.members:
+            seq = member.seq
+            if seq.status is not Status.RUNNING:
+                continue
+            self._computed(member)
+            token = tokens.get(seq.request_id)
+            if token is not None and self._emit(seq, token, now):
+                finished.append(seq)
+        return finished
+
+    def preempt(self, seq: Sequence) -> None:
+        """Take a running request's place and blocks; it goes to the front of the queue and will
+        recompute what the cache doesn't keep.
+        """
+        self._leave_running(seq)
+        self.blocks.release(seq.block_table)
+        seq.block_table = []
+        seq.num_computed = 0
+        seq.num_preemptions += 1
+        seq.status = Status.PREEMPTED
+        self.waiting.appendleft(seq)
+        self.totals.preemptions += 1
+
+    def finish(self, seq: Sequence, reason: FinishReason) -> None:
+        """End a live request, wherever it stands, and give back its blocks."""
+        if seq.status is Status.RUNNING:
+            self._leave_running(seq)
+        else:
+            self.waiting.remove(seq)
+        self.blocks.release(seq.block_table)
+        seq.block_table = []
+        seq.status = Status.FINISHED
+        seq.finish_reason = reason
+        seq.finished_ns = self.clock()
+        del self.live[seq.request_id]
+        self.totals.ended(reason)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request on its client's behalf; False when no such request is live."""
+        seq = self.live.get(request_id)
+        if seq is None:
+            return False
+        self.finish(seq, FinishReason.ABORT)
+        return True
+
+    def _leave_running(self, seq: Sequence) -> None:
+        if self.running[-1] is seq:
+            self.running.pop()
+        else:
+            self.running.remove(seq)
+
+    def _place(self, batch: Batch, seq: Sequence) -> None:
+        """Add the next tokens of `seq`, preempting the latest admitted, in the end itself."""
+        tokens = min(seq.num_tokens - seq.num_computed, batch.left)
+        while not self._grow(seq, seq.num_computed + tokens):
+            victim = self.running[-1]
+            batch.preempted.append((victim, victim.num_computed))
+            self.preempt(victim)
+            if victim is seq:
+                return
+        batch.add(seq, tokens)
+
+    def _grow(self, seq: Sequence, tokens: int) -> bool:
+        missing = -(-tokens // self.blocks.block_size) - len(seq.block_table)
+        if missing > 0:
+            if missing > self.blocks.available:
+                return False
+            seq.block_table += self.blocks.allocate(missing)
+        return True
+
+    def _cached_prefix(self, seq: Sequence) -> list[int]:
+        # the last token is always computed: its logits are what the request came for
+        if not self.blocks.caching:
+            return []
+        full = (seq.num_tokens - 1) // self.blocks.block_size
+        return self.blocks.match(self._keys(seq, full))
+
+    def _no_room(self, seq: Sequence, hit: list[int]) -> StopReason | None:
+        need = -(-seq.num_tokens // self.blocks.block_size) - len(hit)
+        room = self.blocks.available - self.blocks.unreferenced(hit)
+        if need > room:
+            return StopReason.NO_BLOCKS
+        if need > room - self.config.watermark_blocks:
+            return StopReason.WATERMARK
+        return None
+
+    def _begin(self, seq: Sequence, hit: list[int], batch: Batch) -> None:
+        self.blocks.share(hit)
+        seq.block_table = hit
+        seq.num_cached = seq.num_computed = len(hit) * self.blocks.block_size
+        seq.target = seq.num_tokens
+        if seq.status is Status.PREEMPTED:
+            batch.resumed.append(seq)
+        else:
+            self.totals.cached += seq.num_cached
+        seq.status = Status.RUNNING
+        self.running.append(seq)
+
+    def _computed(self, member: Member) -> None:
+        """Book a member's KV and seal the blocks that it filled: a failed step fills none."""
+        seq, size = member.seq, self.blocks.block_size
+        first, seq.num_computed = member.start // size, member.start + member.tokens
+        full = seq.num_computed // size
+        if full > first and self.blocks.caching:
+            keys = self._keys(seq, full)
+            for index in range(first, full):
+                self.blocks.seal(seq.block_table[index], keys[index])
+
+    def _keys(self, seq: Sequence, count: int) -> list[bytes]:
+        """The first `count` block keys, each computed once in a request's life."""
+        size, keys = self.blocks.block_size, seq.block_keys
+        for index in range(len(keys), count):
+            parent = keys[-1] if keys else b""
+            keys.append(block_key(parent, seq.tokens(index * size, (index + 1) * size)))
+        return keys if len(keys) == count else keys[:count]
+
+    def _emit(self, seq: Sequence, token: int, now: int) -> bool:
+        seq.output.append(token)
+        self.totals.output += 1
+        if seq.first_token_ns is None:
+            seq.first_token_ns = now
+        if seq.on_token is not None:
+            seq.on_token(token)
+        reason = self._end(seq, token)
+        if reason is not None:
+            self.finish(seq, reason)
+        return reason is not None
+
+    def _end(self, seq: Sequence, token: int) -> FinishReason | None:
+        if not seq.ignore_eos and token == self.config.model.eos_token_id:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(seq.output) >= seq.max_tokens else None
