@@ -1,7 +1,7 @@
 """SLOs: named targets on a request's latencies, their spelling, and what a verdict means.
 
 A verdict is joint: every term must hold. A term that can't be judged (time between tokens with
-fewer than two tokens) makes the verdict undetermined, never met. Used by the fold, the CLI and the API.
+fewer than two tokens) makes it undetermined, never met. Used by the fold, the CLI and the API.
 """
 
 from __future__ import annotations
