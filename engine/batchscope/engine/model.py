@@ -1,0 +1,165 @@
+"""A Llama-family decoder over a paged KV cache, in plain torch.
+
+One flat row per token of the batch, whatever requests the rows belong to; only attention looks at
+the groups. Module names follow the checkpoints of that family. Used by torch_runner alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from batchscope.engine.config import ModelConfig
+
+
+class Group(NamedTuple):
+    """B requests with Q query rows each, and the L cache slots that they look at.
+
+    `rows` is their span in the flat batch (B x Q rows), `slots` [B, L] cache slots in position
+    order, `visible` [B, 1, Q, L] which of them each query may attend (causal, padding excluded).
+    """
+
+    rows: slice
+    slots: Tensor
+    visible: Tensor
+
+
+class Inputs(NamedTuple):
+    """A batch of T tokens as the model takes it.
+
+    `ids`, `positions`, `slots` [T]: token, place in its request, cache slot to write; `sample`
+    [S]: the rows whose logits are wanted.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    groups: list[Group]
+    sample: Tensor
+
+
+def rope_table(config: ModelConfig, length: int) -> Tensor:
+    """Cosines and sines for `length` positions, [2, length, head_dim] in float64.
+
+    Su et al. 2021 (RoFormer), in the half-split layout of Llama checkpoints.
+    """
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), config.rope_theta**-exponents)
+    angles = torch.cat((angles, angles), dim=-1)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the heads of x [T, heads, head_dim] by their positions' rope [2, T, head_dim]."""
+    cos, sin = rope[0].unsqueeze(1), rope[1].unsqueeze(1)
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+def attend(q: Tensor, cache: Tensor, groups: list[Group]) -> Tensor:
+    """Attention of q [T, heads, head_dim] over cache [2, slots, kv_heads, head_dim], as [T, -1]."""
+    out = torch.empty_like(q)
+    for group in groups:
+        batch, _, queries, _ = group.visible.shape
+        rows = q[group.rows].view(batch, queries, *q.shape[1:]).transpose(1, 2)
+        keys, values = cache[:, group.slots].transpose(2, 3)
+        mixed = scaled_dot_product_attention(
+            rows, keys, values, attn_mask=group.visible, enable_gqa=True
+        )
+        out[group.rows] = mixed.transpose(1, 2).flatten(0, 1)
+    return out.flatten(1)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention that writes its own keys and values into the cache first."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        width, kv_width = config.hidden_size, config.num_kv_heads * config.head_dim
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, kv_width, bias=False)
+        self.v_proj = nn.Linear(width, kv_width, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor, cache: Tensor, inputs: Inputs) -> Tensor:
+        """Map x [T, hidden] to [T, hidden]; cache [2, slots, kv_heads, head_dim] is written."""
+        heads = (len(x), -1, self.head_dim)
+        q = rotate(self.q_proj(x).view(heads), rope)
+        cache[0, inputs.slots] = rotate(self.k_proj(x).view(heads), rope)
+        cache[1, inputs.slots] = self.v_proj(x).view(heads)
+        out: Tensor = self.o_proj(attend(q, cache, inputs.groups))
+        return out
+
+
+class Mlp(nn.Module):
+    """SwiGLU (Shazeer 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [T, hidden] to [T, hidden]."""
+        out: Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Layer(nn.Module):
+    """Pre-norm decoder layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = Mlp(config)
+
+    def forward(self, x: Tensor, rope: Tensor, cache: Tensor, inputs: Inputs) -> Tensor:
+        """Map x [T, hidden] to [T, hidden]."""
+        x = x + self.self_attn(self.input_layernorm(x), rope, cache, inputs)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Llama(nn.Module):
+    """Embedding, layers, final norm, untied output head; no state but the weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, inputs: Inputs, rope: Tensor, cache: Tensor) -> Tensor:
+        """Logits [S, vocab] of the rows to sample.
+
+        `rope` [2, positions, head_dim]; `cache` [layers, 2, slots, kv_heads, head_dim], written.
+        """
+        x = self.embed_tokens(inputs.ids)
+        turned = rope[:, inputs.positions]
+        for layer, layer_cache in zip(self.layers, cache, strict=True):
+            x = layer(x, turned, layer_cache, inputs)
+        logits: Tensor = self.lm_head(self.norm(x[inputs.sample]))
+        return logits
+
+
+def seed_weights(model: Llama, *, seed: int) -> None:
+    """Fill every matrix with normal noise of variance 1 / fan-in, norms with ones.
+
+    Equal on every device, for it is drawn on the CPU. At the customary deviation of 0.02 a tiny
+    model repeats its input; at this scale attention decides the output.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for weight in model.parameters():
+        if weight.dim() == 1:
+            weight.data.fill_(1)
+            continue
+        noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        weight.data.copy_(noise * weight.shape[1] ** -0.5)
