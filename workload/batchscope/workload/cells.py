@@ -50,7 +50,10 @@ def stamp_ns(fields: Fields, name: str) -> int:
         raise ValueError(f"{name} is {text!r}, not a date and time")
     base, fraction, zone = match.groups()
     zone = "+00:00" if zone in (None, "Z") else zone
-    seconds = (datetime.fromisoformat(base + zone) - _EPOCH) // timedelta(seconds=1)
+    try:
+        seconds = (datetime.fromisoformat(base + zone) - _EPOCH) // timedelta(seconds=1)
+    except ValueError as error:
+        raise ValueError(f"{name} is {text!r}: {error}") from error
     return seconds * NS_PER_S + int((fraction or "0").ljust(9, "0"))
 
 

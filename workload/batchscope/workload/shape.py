@@ -50,7 +50,8 @@ def limited(trace: Trace, *, limit: int | None = None, duration_ns: int | None =
 def shortened(trace: Trace, length_scale: float, *, output_scale: float | None = None) -> Trace:
     """Every length times `length_scale`, rounded up, shared blocks with them: a small engine sees
     the same shapes. Outputs have a scale of their own where `output_scale` is given: a sixteenth
-    of 13 tokens leaves nothing to decode. Raises TraceError when a shared block wouldn't be whole tokens any more.
+    of 13 tokens leaves nothing to decode. Raises TraceError when a shared block wouldn't be whole
+    tokens any more.
     """
     ratio = _ratio(length_scale)
     output_ratio = ratio if output_scale is None else _ratio(output_scale)

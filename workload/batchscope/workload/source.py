@@ -50,7 +50,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield line, stripped
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise TraceError(f"{path}: can't be read after line {line}: {why}") from error
+        where = f"{path}, after line {line}" if line else f"{path}"
+        raise TraceError(f"{where}: can't be read: {why}") from error
 
 
 def _open(path: Path) -> TextIO:
