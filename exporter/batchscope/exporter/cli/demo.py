@@ -1,0 +1,304 @@
+"""`batchscope demo`: engine, traffic, exporter and dashboard in one command, cleanly ended.
+
+The parent only starts, watches and ends three processes of its own; what it shows it asks of the
+exporter over HTTP, like anyone else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from batchscope.exporter.cli.demo_engine import SHAPES
+from batchscope.exporter.cli.summary import live_lines, summary
+from batchscope.schemas.slo import DEMO_SLO, Slo, SloError
+
+START_S, END_S, WINDOW_S = 90.0, 15.0, 5.0
+BAR = 24
+
+
+class DemoError(Exception):
+    """The demo can't go on; the message is one sentence for the person who started it."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument(
+        "--engine",
+        choices=sorted(SHAPES),
+        default="torch",
+        help="runner: torch (a tiny model, CUDA if there) or cost (no torch needed)",
+    )
+    parser.add_argument("--seconds", type=_positive, help="end by itself after so long")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="run for --seconds (default 30) without the dashboard, print the summary, end",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="stdout is one JSON object alone, printed at the end"
+    )
+    parser.add_argument(
+        "--load",
+        type=_positive,
+        default=1.0,
+        help="traffic as a multiple of the demo's own rate (default 1)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of traffic and weights (default 0)")
+    parser.add_argument(
+        "--slo", default=str(DEMO_SLO), help="what counts as good (default %(default)s)"
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:9477",
+        help="exporter (default %(default)s; a free port if taken)",
+    )
+    parser.add_argument(
+        "--dashboard-listen",
+        default="127.0.0.1:8501",
+        help="dashboard (default %(default)s; a free port if taken)",
+    )
+    parser.add_argument("--otlp", help="OTLP endpoint to send spans to")
+    parser.add_argument("--store", type=Path, help="keep what was recorded in this DuckDB file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; 0 when it ended well, 1 when figures disagree, 2 when it can't start."""
+    try:
+        Slo.parse(args.slo)
+        with _workspace() as folder, contextlib.ExitStack() as children:
+            return _run(args, folder, children)
+    except (DemoError, SloError) as error:
+        print(f"batchscope demo: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace, folder: Path, children: contextlib.ExitStack) -> int:
+    seconds = args.seconds or (30.0 if args.once else None)
+    listen, board = _free(args.listen), None if args.once else _free(args.dashboard_listen)
+    env = os.environ | {"BATCHSCOPE_DIR": str(folder / "rings"), "BATCHSCOPE": "1"}
+    store = args.store or folder / "demo.duckdb"
+    _start(children, _serve(args, listen, store), env, log=folder / "exporter.log")
+    _wait_for(f"http://{listen}/readyz", folder / "exporter.log")
+    if board:
+        _start(children, _dashboard(board, listen), env, log=folder / "dashboard.log")
+    engine = _start(children, _engine(args, seconds), env, log=folder / "engine.log", piped=True)
+    _await_engine(engine, folder / "engine.log")
+    _announce(args, listen, board)
+    _watch(engine, f"http://{listen}", seconds, quiet=args.json and not sys.stderr.isatty())
+    return _conclude(args, f"http://{listen}", _totals(engine, folder / "engine.log"))
+
+
+def _conclude(args: argparse.Namespace, url: str, totals: dict[str, Any]) -> int:
+    """Wait until the exporter has all that the engine did, then say how it went."""
+    done = _settled(url, totals)
+    print(json.dumps(done, indent=None if args.json else 2)) if args.once or args.json else None
+    bad = done["audit"]["violations"] or not _agrees(done)
+    if bad:
+        print("batchscope demo: the figures and the engine's own totals disagree", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def _settled(url: str, totals: dict[str, Any]) -> dict[str, Any]:
+    deadline = time.monotonic() + END_S
+    while True:
+        done = summary(url, totals)
+        if _agrees(done) or time.monotonic() > deadline:
+            return done
+        time.sleep(0.2)
+
+
+def _agrees(done: dict[str, Any]) -> bool:
+    """Our totals are the engine's, key by key, exactly."""
+    theirs = done["engine"]
+    return all(done[key] == theirs[key] for key in theirs if key != "deferrals")
+
+
+def _serve(args: argparse.Namespace, listen: str, store: Path) -> list[str]:
+    command = ["serve", "--listen", listen, "--store", str(store), "--slo", args.slo]
+    return [*_batchscope(), *command, *(["--otlp", args.otlp] if args.otlp else [])]
+
+
+def _dashboard(board: str, listen: str) -> list[str]:
+    return [*_batchscope(), "dashboard", "--listen", board, "--exporter", f"http://{listen}"]
+
+
+def _engine(args: argparse.Namespace, seconds: float | None) -> list[str]:
+    spec = asdict(SHAPES[args.engine]) | {
+        "engine": args.engine,
+        "seconds": seconds,
+        "seed": args.seed,
+        "load": args.load,
+        "parent": os.getpid(),
+    }
+    return [sys.executable, "-m", "batchscope.exporter.cli.demo_engine", json.dumps(spec)]
+
+
+def _batchscope() -> list[str]:
+    return [sys.executable, "-m", "batchscope.exporter.cli"]
+
+
+@contextlib.contextmanager
+def _workspace() -> Iterator[Path]:
+    """A folder in memory for rings, logs and the store of this run alone."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix=f"batchscope-demo-{os.getuid()}-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(
+    children: contextlib.ExitStack,
+    command: list[str],
+    env: dict[str, str],
+    *,
+    log: Path,
+    piped: bool = False,
+) -> subprocess.Popen[str]:
+    """A child in a session of its own (Ctrl-C is ours alone), ended with us in any case."""
+    with log.open("w") as sink:
+        child = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if piped else sink,
+            stderr=sink,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no lock, no thread yet
+        )
+    children.callback(_end, child)
+    return child
+
+
+def _die_with_parent() -> None:
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    if child.stdout:
+        child.stdout.close()
+
+
+def _free(listen: str) -> str:
+    """The address asked for, or one with a free port when that is taken."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise DemoError(f"can't read {listen!r} as an address; write it as 127.0.0.1:9477")
+    for candidate in (int(port), 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((host, candidate))
+                return f"{host}:{probe.getsockname()[1]}"
+    raise DemoError(f"no port is free on {host}")
+
+
+def _wait_for(url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):  # noqa: S310
+            return
+        time.sleep(0.1)
+    raise DemoError(f"the exporter did not start: {_last_line(log)}")
+
+
+def _await_engine(engine: subprocess.Popen[str], log: Path) -> None:
+    assert engine.stdout is not None
+    if not engine.stdout.readline():
+        raise DemoError(f"the engine did not start: {_last_line(log)}")
+
+
+def _totals(engine: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    """The engine's own counters, printed as its last word."""
+    if engine.poll() is None:
+        engine.terminate()
+    assert engine.stdout is not None
+    with contextlib.suppress(json.JSONDecodeError):
+        totals: dict[str, Any] = json.loads(engine.stdout.read())
+        return totals
+    raise DemoError(f"the engine died: {_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _announce(args: argparse.Namespace, listen: str, board: str | None) -> None:
+    if args.once or args.json:
+        return
+    print(f"exporter   http://{listen}  (metrics: /metrics, API: /docs)")
+    if board:
+        print(f"dashboard  http://{board}")
+    print("Ctrl-C ends everything.\n", flush=True)
+
+
+def _watch(engine: subprocess.Popen[str], url: str, seconds: float | None, *, quiet: bool) -> None:
+    """Draw the live summary once a second until the engine ends or Ctrl-C comes."""
+    started, drawn = time.monotonic(), 0
+    with contextlib.suppress(KeyboardInterrupt):
+        while engine.poll() is None:
+            if not quiet:
+                drawn = _draw(_frame(url, time.monotonic() - started, seconds), sys.stderr, drawn)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                engine.wait(1.0)
+
+
+def _frame(url: str, elapsed: float, seconds: float | None) -> list[str]:
+    from_unix_ns = time.time_ns() - int(WINDOW_S * 1e9)
+    try:
+        lines = live_lines(url, from_unix_ns=from_unix_ns)
+    except OSError as error:
+        lines = [f"the exporter does not answer: {error}"]
+    return [_progress(elapsed, seconds), *lines]
+
+
+def _progress(elapsed: float, seconds: float | None) -> str:
+    if seconds is None:
+        return f"running   {elapsed:,.0f} s"
+    filled = min(BAR, round(BAR * elapsed / seconds))
+    return f"running   {'█' * filled}{'░' * (BAR - filled)} {elapsed:,.0f} of {seconds:,.0f} s"
+
+
+def _draw(lines: list[str], out: IO[str], drawn: int) -> int:
+    """Rewrite the lines in place on a terminal; elsewhere print only the first, every time."""
+    if not out.isatty():
+        print(lines[0], file=out, flush=True)
+        return 0
+    width = shutil.get_terminal_size().columns - 1
+    up = f"\x1b[{drawn}F" if drawn else ""
+    print(up + "".join(f"\x1b[2K{line[:width]}\n" for line in lines), end="", file=out, flush=True)
+    return len(lines)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return value

@@ -1,0 +1,162 @@
+"""The demo's engine process: the bundled engine under two tenants' real-shaped traffic, observed.
+
+Started by `batchscope demo`; takes one JSON argument, writes one JSON object (the engine's own
+totals) to stdout when it is told to stop. The engine itself knows nothing of being watched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchscope.engine.engine import Engine
+    from batchscope.workload.driver import OpenLoop
+    from batchscope.workload.trace import Arrival, Trace
+
+NS_PER_S = 1_000_000_000
+IDLE_WAIT_S = 0.005
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An engine and a traffic that press on each other: queues, preemptions, prefix hits.
+
+    Rates are requests per second of the two tenants; `length_scale` shortens published lengths.
+    """
+
+    config: dict[str, Any]
+    chat_per_s: float
+    code_per_s: float
+    length_scale: float
+    patience_s: float
+
+
+SHAPES = {
+    # a 7 B model on one A100, its pool cut so that bursts preempt
+    "cost": Shape(
+        {"num_blocks": 1200, "max_num_seqs": 32, "max_num_batched_tokens": 768},
+        chat_per_s=3.5,
+        code_per_s=1.0,
+        length_scale=1.0,
+        patience_s=6.0,
+    ),
+    # a tiny random model, real arithmetic; lengths fit a small CPU
+    "torch": Shape(
+        {"num_blocks": 400, "max_num_seqs": 32, "max_num_batched_tokens": 256},
+        chat_per_s=12.0,
+        code_per_s=3.0,
+        length_scale=1 / 2,
+        patience_s=3.0,
+    ),
+}
+ABORT_RATIO = 0.03
+
+
+def main(argv: list[str]) -> int:
+    """Run until SIGTERM, SIGINT, the time given, or the parent's death; print the totals."""
+    spec = json.loads(argv[0])
+    stop = _Stop(spec["parent"], spec["seconds"])
+    engine, handle = _observed_engine(spec)
+    tenants = list(_tenants(spec))
+    print(json.dumps({"ready": True}), flush=True)
+    _loop(engine, tenants, stop)
+    totals = engine.totals.as_dict()
+    handle.detach()
+    print(json.dumps(totals), flush=True)
+    return 0
+
+
+class _Stop:
+    """Asked between steps: has the time come to end?"""
+
+    def __init__(self, parent: int, seconds: float | None) -> None:
+        self._parent = parent
+        self._until_ns = None if seconds is None else time.monotonic_ns() + int(seconds * NS_PER_S)
+        self._told = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._tell)
+
+    def _tell(self, _number: int, _frame: object) -> None:
+        self._told = True
+
+    def __bool__(self) -> bool:
+        late = self._until_ns is not None and time.monotonic_ns() >= self._until_ns
+        return self._told or late or os.getppid() != self._parent
+
+
+def _observed_engine(spec: dict[str, Any]) -> tuple[Engine, Any]:
+    from batchscope.adapters import mini
+    from batchscope.engine.config import EngineConfig
+    from batchscope.engine.engine import Engine
+
+    config = EngineConfig(runner=spec["engine"], seed=spec["seed"], **spec["config"])
+    engine = Engine(config)
+    return engine, mini.attach(engine, os.environ)
+
+
+def _tenants(spec: dict[str, Any]) -> Iterator[tuple[str, OpenLoop]]:
+    from batchscope.workload.driver import OpenLoop
+
+    start_ns = time.monotonic_ns()
+    for name in ("chat", "code"):
+        trace = _traffic(name, spec)
+        yield name, OpenLoop(trace, start_ns=start_ns, laps=None)
+
+
+def _traffic(name: str, spec: dict[str, Any]) -> Trace:
+    """One tenant's traffic, clipped to what the engine can hold."""
+    from batchscope.workload.presets import preset
+    from batchscope.workload.shape import clipped, impatient
+
+    rate = spec[f"{name}_per_s"] * spec["load"]
+    requests = max(2, round(rate * 600))
+    drawn = preset(
+        name,
+        rate_per_s=rate,
+        requests=requests,
+        seed=spec["seed"],
+        length_scale=spec["length_scale"],
+    )
+    held = spec["config"]["num_blocks"] * 16 // 4
+    fitted = clipped(drawn, max_prompt_tokens=held, max_output_tokens=held)
+    patience_ns = int(spec["patience_s"] * NS_PER_S)
+    return impatient(
+        fitted, abort_ratio=ABORT_RATIO, mean_patience_ns=patience_ns, seed=spec["seed"]
+    )
+
+
+def _loop(engine: Engine, tenants: list[tuple[str, OpenLoop]], stop: _Stop) -> None:
+    while not stop:
+        now = time.monotonic_ns()
+        for name, loop in tenants:
+            for arrival in loop.due(now):
+                _submit(engine, name, arrival)
+            for arrival in loop.cancelled(now):
+                engine.abort(_request_id(name, arrival))
+        if engine.has_work():
+            engine.step()
+        else:
+            time.sleep(IDLE_WAIT_S)
+
+
+def _submit(engine: Engine, tenant: str, arrival: Arrival) -> None:
+    from batchscope.workload.prompts import prompt_ids
+
+    vocab = engine.config.model.vocab_size
+    prompt = prompt_ids(arrival, vocab=vocab, seed=1)
+    engine.submit(_request_id(tenant, arrival), prompt, arrival.output_tokens, tenant=tenant)
+
+
+def _request_id(tenant: str, arrival: Arrival) -> str:
+    return f"{tenant}-{arrival.ordinal}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,16 @@
+-- Which iterations took longest, and what was in them?
+-- param: engine VARCHAR
+-- param: dp_rank UINTEGER = NULL
+-- param: from_ns BIGINT
+-- param: to_ns BIGINT
+-- param: rows BIGINT = 20
+WITH rings AS (
+    SELECT ring_id, attached_unix_ns, state FROM engines
+    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
+)
+SELECT ring_id, iteration_id, unix_ns, interval_ns, host_ns, exec_ns, phase, prefill_tokens, decode_tokens,
+       budget_tokens, prefill_members, decode_members, decode_gap_members, waiting, admission_stop
+FROM all_iterations
+WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
+  AND interval_ns IS NOT NULL
+ORDER BY interval_ns DESC, ring_id, iteration_id LIMIT $rows
