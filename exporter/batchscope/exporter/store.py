@@ -1,0 +1,337 @@
+"""The one owner of the DuckDB file: opens, migrates, commits, answers named queries.
+
+One thread writes (the pipeline's store thread); any thread may query. Nothing else imports duckdb.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from batchscope.exporter import tables
+from batchscope.exporter.errors import (
+    QueryError,
+    QueryTimeoutError,
+    SchemaVersionError,
+    StoreError,
+)
+from batchscope.exporter.queries import named
+
+STORE_VERSION = 1
+MIGRATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = ()
+"""MIGRATIONS[v - 1] turns a store of version v into v + 1. Released versions are never edited."""
+
+_META = "CREATE TABLE IF NOT EXISTS meta (key VARCHAR NOT NULL, value UBIGINT NOT NULL)"
+_SETTINGS = {
+    "enable_external_access": "false",
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "preserve_insertion_order": "false",  # big scans need less memory; queries order themselves
+}
+_HELD = re.compile(r"Conflicting lock is held in (\S+) \(PID (\d+)\)")
+
+
+@dataclass(frozen=True)
+class RingState:
+    """How far a ring is read and what the fold knew there."""
+
+    ring_id: int
+    ring_uuid: str
+    seq: int
+    byte_pos: int
+    fold_version: int
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One transaction. Tables as Arrow, without batch_id; column names as in sql/tables.
+
+    appended: rows to add. replaced: rows of `tables.PER_RING` and of `engines`; what the rings in
+    `rings` had there goes. states: the positions that these rows belong to.
+    """
+
+    appended: Mapping[str, pa.Table] = field(default_factory=dict)
+    replaced: Mapping[str, pa.Table] = field(default_factory=dict)
+    states: Sequence[RingState] = ()
+    rings: Sequence[int] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        every = (*self.appended.values(), *self.replaced.values())
+        return sum(t.nbytes for t in every) + sum(len(s.blob) for s in self.states)
+
+
+class Store:
+    """An open store. Open with `Store.open`, end with `close`."""
+
+    def __init__(self, path: Path, *, memory_limit: str, read_only: bool) -> None:
+        self.path, self.read_only = path, read_only
+        self._config = {**_SETTINGS, "memory_limit": memory_limit, "threads": "2"}
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._batch = 0
+        self._tried: tuple[Commit, int] | None = None
+
+    @classmethod
+    def open(
+        cls, path: Path | str, *, memory_limit: str = "256MB", read_only: bool = False
+    ) -> Store:
+        """Open or make the store. Raises StoreError or SchemaVersionError, each one sentence."""
+        store = cls(Path(path), memory_limit=memory_limit, read_only=read_only)
+        store._connect()
+        return store
+
+    def close(self) -> None:
+        """Checkpoint and let go of the file. May be called again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def batch(self) -> int:
+        """Number of the last durable commit; it is the batch_id of its rows."""
+        return self._batch
+
+    def _connect(self) -> None:
+        try:
+            connection = _open_file(self.path, config=self._config, read_only=self.read_only)
+        except duckdb.Error as error:
+            raise StoreError(_why(self.path, error)) from None
+        try:
+            self._prepare(connection)
+        except duckdb.Error as error:
+            connection.close()
+            raise StoreError(f"can't prepare the store {self.path}: {_first(error)}") from None
+        except StoreError:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
+        if not self.read_only:
+            connection.execute(_META)
+        version = _meta(connection, "schema_version")
+        if version is None and self.read_only:
+            raise StoreError(f"{self.path} is a DuckDB file, but no store of batchscope")
+        if version is not None and version > STORE_VERSION:
+            raise SchemaVersionError(
+                f"the store {self.path} has schema version {version}, this batchscope knows up to "
+                f"{STORE_VERSION}: use a newer batchscope or another --store"
+            )
+        if not self.read_only:
+            _upgrade(connection, version)
+        self._batch = _meta(connection, "batch") or 0
+        connection.execute("SET lock_configuration = true")
+
+    def _writable(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            self._connect()
+        assert self._connection is not None
+        return self._connection
+
+    def commit(self, commit: Commit) -> int:
+        """Write everything or nothing, and return its batch_id.
+
+        After a StoreError call it again with the same object: a transaction that turns out to be
+        durable although its COMMIT failed isn't written twice.
+        """
+        connection = self._writable()
+        if self._tried and self._tried[0] is commit and self._batch >= self._tried[1]:
+            return self._tried[1]
+        self._tried = (commit, self._batch + 1)
+        try:
+            _transact(connection, commit, self._batch + 1)
+        except duckdb.Error as error:
+            self._reset()
+            raise StoreError(f"can't write to {self.path}: {_first(error)}") from None
+        self._batch += 1
+        return self._batch
+
+    def _reset(self) -> None:
+        # a failed write may leave DuckDB "invalidated until restart": open the file anew, next time
+        connection, self._connection = self._connection, None
+        try:
+            if connection is not None:
+                connection.close()
+        except duckdb.Error:
+            return
+
+    def ring_states(self) -> dict[str, RingState]:
+        """Where each ring stands, by ring_uuid."""
+        names = "ring_id, ring_uuid, seq, byte_pos, fold_version, blob"
+        rows = self.rows(f"SELECT {names} FROM ring_state")  # noqa: S608
+        return {row[1]: RingState(*row) for row in rows}
+
+    def engine_states(self) -> dict[int, str]:
+        """The stored state of each ring: live, closed, dead."""
+        return dict(self.rows("SELECT ring_id, state FROM engines"))
+
+    def rows(self, sql: str, params: Mapping[str, Any] | None = None) -> list[Any]:
+        """Rows of our own SQL; never of text that came from outside."""
+        with self._reading() as cursor:
+            return cursor.execute(sql, dict(params or {})).fetchall()
+
+    def query(
+        self, name: str, params: Mapping[str, str] | None = None, *, timeout_s: float = 10.0
+    ) -> pa.Table:
+        """Answer a named question. Parameter values are text, as they came.
+
+        Raises QueryError (unknown name, parameter, value), QueryTimeoutError, StoreError.
+        """
+        question = named(name)
+        values = question.bind(params or {})
+        with self._reading() as cursor, _deadline(cursor, timeout_s):
+            answer: pa.Table = cursor.sql(question.sql, params=values).to_arrow_table()
+            return answer
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        connection = self._connection
+        if connection is None:
+            raise StoreError(f"the store {self.path} is not open at the moment")
+        try:
+            with connection.cursor() as cursor:
+                yield cursor
+        except duckdb.InterruptException:
+            raise QueryTimeoutError("the query took too long; ask for a shorter range") from None
+        except (duckdb.DataError, duckdb.OutOfMemoryException) as error:
+            raise QueryError(f"the query can't be answered: {_first(error)}") from None
+        except duckdb.Error as error:
+            raise StoreError(f"can't read {self.path}: {_first(error)}") from None
+
+    def used_bytes(self) -> int:
+        """Used blocks x block size. Not the file's size: a DuckDB file never shrinks."""
+        return int(
+            self.rows("SELECT sum(used_blocks * block_size) FROM pragma_database_size()")[0][0]
+        )
+
+    def prune(self, table: str, *, before_unix_ns: int) -> int:
+        """Delete a table's rows that ended before an instant; how many went. Store thread only."""
+        if table not in tables.table_names():
+            raise StoreError(f"no table is called {table!r}")
+        sql = f"DELETE FROM {table} WHERE unix_ns < $before"  # noqa: S608
+        return int(self._run(sql, {"before": before_unix_ns})[0][0])
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the file and free what was deleted. Store thread only."""
+        self._run("CHECKPOINT")
+
+    def _run(self, sql: str, params: Mapping[str, Any] | None = None) -> list[Any]:
+        try:
+            return self._writable().execute(sql, dict(params or {})).fetchall()
+        except duckdb.Error as error:
+            self._reset()
+            raise StoreError(f"can't write to {self.path}: {_first(error)}") from None
+
+
+def _open_file(
+    path: Path, *, config: Mapping[str, str], read_only: bool
+) -> duckdb.DuckDBPyConnection:
+    if not read_only:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"can't make the folder {path.parent}: {error.strerror}") from None
+    return duckdb.connect(str(path), read_only=read_only, config={**config})
+
+
+def _upgrade(connection: duckdb.DuckDBPyConnection, version: int | None) -> None:
+    connection.execute("BEGIN")
+    for migrate in MIGRATIONS[version - 1 :] if version else ():
+        migrate(connection)
+    for statement in tables.statements():
+        connection.execute(statement)
+    connection.execute("DELETE FROM meta WHERE key = 'schema_version'")
+    connection.execute("INSERT INTO meta VALUES ('schema_version', $v)", {"v": STORE_VERSION})
+    if version is None:
+        connection.execute("INSERT INTO meta VALUES ('batch', 0)")
+    connection.execute("COMMIT")
+
+
+def _transact(connection: duckdb.DuckDBPyConnection, commit: Commit, batch: int) -> None:
+    connection.execute("BEGIN")
+    try:
+        _write(connection, commit, batch)
+    except duckdb.Error:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _write(connection: duckdb.DuckDBPyConnection, commit: Commit, batch: int) -> None:
+    for table in commit.replaced:
+        _forget(connection, table, list(commit.rings))
+    for table, rows in (*commit.replaced.items(), *commit.appended.items()):
+        _insert(connection, table, rows, batch)
+    if commit.states:
+        _forget(connection, "ring_state", [state.ring_id for state in commit.states])
+        _insert(connection, "ring_state", _state_table(commit.states), batch)
+    connection.execute("UPDATE meta SET value = $b WHERE key = 'batch'", {"b": batch})
+
+
+def _forget(connection: duckdb.DuckDBPyConnection, table: str, rings: list[int]) -> None:
+    sql = f"DELETE FROM {table} WHERE ring_id IN (SELECT unnest($rings::UBIGINT[]))"  # noqa: S608
+    connection.execute(sql, {"rings": rings})
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, batch: int) -> None:
+    if not rows.num_rows:
+        return
+    connection.register("incoming", rows)
+    sql = f"INSERT INTO {table} BY NAME SELECT *, $batch::UBIGINT AS batch_id FROM incoming"  # noqa: S608
+    try:
+        connection.execute(sql, {"batch": batch})
+    finally:
+        connection.unregister("incoming")
+
+
+def _state_table(states: Sequence[RingState]) -> pa.Table:
+    unsigned = dict.fromkeys(("ring_id", "seq", "byte_pos"), pa.uint64())
+    kinds = {**unsigned, "ring_uuid": pa.string(), "fold_version": pa.uint32(), "blob": pa.binary()}
+    return pa.table(
+        {name: pa.array([getattr(s, name) for s in states], kind) for name, kind in kinds.items()}
+    )
+
+
+@contextmanager
+def _deadline(cursor: duckdb.DuckDBPyConnection, timeout_s: float) -> Iterator[None]:
+    timer = threading.Timer(timeout_s, cursor.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _meta(connection: duckdb.DuckDBPyConnection, key: str) -> int | None:
+    try:
+        row = connection.execute("SELECT value FROM meta WHERE key = $k", {"k": key}).fetchone()
+    except duckdb.CatalogException:
+        return None
+    return None if row is None else int(row[0])
+
+
+def _why(path: Path, error: duckdb.Error) -> str:
+    """One sentence for an operator whose store doesn't open."""
+    held = _HELD.search(str(error))
+    if held:
+        return f"the store {path} is held by another process ({held[1]}, pid {held[2]})"
+    if "not a valid DuckDB database" in str(error):
+        return f"{path} exists, but is not a DuckDB file"
+    return f"can't open the store {path}: {_first(error)}"
+
+
+def _first(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
