@@ -10,11 +10,11 @@ WITH rings AS (
     WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
 ),
 decided AS (
-    SELECT admission_stop, unix_ns, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // $points, 1) AS bucket
+    SELECT admission_stop, unix_ns, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket
     FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
 )
-SELECT $from_ns + bucket * greatest(($to_ns - $from_ns) // $points, 1) AS unix_ns,
-       greatest(($to_ns - $from_ns) // $points, 1) AS bucket_ns,
+SELECT $from_ns + bucket * greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS unix_ns,
+       greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket_ns,
        admission_stop, count(*) AS decisions
 FROM decided GROUP BY bucket, admission_stop ORDER BY bucket, decisions DESC, admission_stop

@@ -12,7 +12,7 @@ WITH rings AS (
 ),
 decided AS (
     SELECT ring_id, iteration_id, unix_ns,
-           (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // $points, 1) AS bucket
+           (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket
     FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
       AND completed_at_ns IS NOT NULL

@@ -19,10 +19,10 @@ events AS (
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns
       AND arrived_unix_ns >= $from_ns AND arrived_unix_ns < $to_ns
 ), bucketed AS (
-    SELECT *, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // $points, 1) AS bucket FROM events
+    SELECT *, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket FROM events
 )
-SELECT $from_ns + bucket * greatest(($to_ns - $from_ns) // $points, 1) AS unix_ns,
-       greatest(($to_ns - $from_ns) // $points, 1) AS bucket_ns,
+SELECT $from_ns + bucket * greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS unix_ns,
+       greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket_ns,
        count(*) FILTER (event = 'arrived') AS arrived,
        count(*) FILTER (event = 'ended') AS ended,
        count(*) FILTER (verdict = 'met') AS met,

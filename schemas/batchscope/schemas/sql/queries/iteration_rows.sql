@@ -15,7 +15,7 @@ ranged AS (
     SELECT *, count(*) OVER () AS in_range FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
 ), near AS (
-    SELECT * FROM ranged ORDER BY abs(unix_ns - $at_ns), ring_id, iteration_id LIMIT $rows
+    SELECT * FROM ranged ORDER BY abs(unix_ns - $at_ns), ring_id, iteration_id LIMIT least(greatest($rows, 0), 5000)
 )
 SELECT ring_id, iteration_id, unix_ns, completed_at_ns IS NOT NULL AS completed,
        unix_ns - coalesce(completed_at_ns - scheduled_at_ns, 0) AS scheduled_unix_ns,

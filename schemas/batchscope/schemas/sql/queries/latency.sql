@@ -30,7 +30,7 @@ samples AS (
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns
       AND arrived_unix_ns + ttft_ns >= $from_ns AND arrived_unix_ns + ttft_ns < $to_ns
 ), grouped AS (
-    SELECT measure, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // $points, 1) AS bucket,
+    SELECT measure, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket,
            CASE WHEN $to_ns - $from_ns > 600000000000 AND ns > 0
                 THEN CAST(pow(1.02, round(ln(ns) / ln(1.02))) AS BIGINT) ELSE ns END AS ns,
            sum(weight)::BIGINT AS weight
@@ -41,7 +41,7 @@ samples AS (
            sum(weight) OVER (PARTITION BY measure, bucket) AS total
     FROM grouped
 )
-SELECT $from_ns + bucket * greatest(($to_ns - $from_ns) // $points, 1) AS unix_ns, measure,
+SELECT $from_ns + bucket * greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS unix_ns, measure,
        any_value(total)::BIGINT AS samples,
        min(ns) FILTER (upto * 100 >= total * 50) AS p50_ns,
        min(ns) FILTER (upto * 100 >= total * 99) AS p99_ns,

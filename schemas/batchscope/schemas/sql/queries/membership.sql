@@ -6,7 +6,7 @@
 -- param: rows BIGINT = 60
 -- Runs of at most `rows` requests, clipped to the range; in_range says how many requests it has.
 -- Those that join, leave or prefill in the range come first: the others only go on decoding.
--- finished is told only when the request ended before to_ns.
+-- context_first is NULL in a run of unequal emissions that began earlier; finished is told only when the request ended before to_ns.
 WITH rings AS (
     SELECT ring_id, attached_unix_ns, state FROM engines
     WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
@@ -30,7 +30,7 @@ extent AS (
              OR max(first_iteration + skipped + (upto - skipped - 1) * stride) < any_value(hi) AS eventful
     FROM clipped GROUP BY ring_id, serial
 ), chosen AS (
-    SELECT ring_id, serial, in_range FROM ranked ORDER BY eventful DESC, serial, ring_id LIMIT $rows
+    SELECT ring_id, serial, in_range FROM ranked ORDER BY eventful DESC, serial, ring_id LIMIT least(greatest($rows, 0), 5000)
 )
 SELECT clipped.ring_id, clipped.serial, requests.request_key, requests.prompt_tokens,
        requests.output_tokens, requests.arrived_unix_ns,
@@ -40,7 +40,9 @@ SELECT clipped.ring_id, clipped.serial, requests.request_key, requests.prompt_to
        clipped.phase, clipped.recompute, clipped.tokens_each,
        (clipped.first_iteration + skipped * stride)::BIGINT AS first_iteration,
        (upto - skipped)::BIGINT AS n_iterations, clipped.stride,
-       (clipped.context_first + skipped * clipped.tokens_each)::BIGINT AS context_first, chosen.in_range
+       (clipped.context_first + skipped * CASE WHEN clipped.phase = 'prefill' THEN clipped.tokens_each
+                                               ELSE clipped.emitted_each END)::BIGINT AS context_first,
+       chosen.in_range
 FROM clipped JOIN chosen USING (ring_id, serial)
 LEFT JOIN all_requests AS requests USING (ring_id, serial)
 ORDER BY clipped.ring_id, clipped.serial, clipped.first_iteration

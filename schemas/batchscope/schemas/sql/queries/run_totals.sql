@@ -1,6 +1,8 @@
 -- What did an engine do since an instant, in one row of totals and quantiles?
 -- param: engine VARCHAR = NULL
 -- param: from_unix_ns BIGINT = 0
+-- every gap with its weight: the ordinary ones by interval, the others one by one, and n tokens at
+-- one instant as one gap and n - 1 gaps of 0
 WITH rings AS (
     SELECT ring_id, attached_unix_ns FROM engines WHERE $engine IS NULL OR engine = $engine
 ),
@@ -18,8 +20,6 @@ span AS (
     SELECT (max(unix_ns) - greatest($from_unix_ns, (SELECT min(attached_unix_ns) FROM rings))) / 1e9
         AS seconds FROM its
 ),
--- every gap with its weight: the ordinary ones by interval, the others one by one, and n tokens at
--- one instant as one gap and n - 1 gaps of 0
 gap AS (
     SELECT interval_ns AS gap_ns, sum(decode_gap_members) AS n FROM its
     WHERE decode_gap_members > 0 GROUP BY 1

@@ -13,4 +13,4 @@ SELECT ring_id, iteration_id, unix_ns, interval_ns, host_ns, exec_ns, phase, pre
 FROM all_iterations
 WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
   AND interval_ns IS NOT NULL
-ORDER BY interval_ns DESC, ring_id, iteration_id LIMIT $rows
+ORDER BY interval_ns DESC, ring_id, iteration_id LIMIT least(greatest($rows, 0), 5000)

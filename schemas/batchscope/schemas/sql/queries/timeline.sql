@@ -11,13 +11,13 @@ WITH rings AS (
     WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
 ),
 worked AS (
-    SELECT *, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // $points, 1) AS bucket,
+    SELECT *, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket,
            phase <> 'empty' AND NOT dummy AS useful
     FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
       AND completed_at_ns IS NOT NULL
 )
-SELECT max(unix_ns) AS unix_ns, greatest(($to_ns - $from_ns) // $points, 1) AS bucket_ns,
+SELECT max(unix_ns) AS unix_ns, greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket_ns,
        count(*) FILTER (useful) AS iterations,
        avg(prefill_tokens) FILTER (useful) AS prefill_tokens_mean,
        avg(decode_tokens) FILTER (useful) AS decode_tokens_mean,
