@@ -1,0 +1,135 @@
+"""The control file: one page that exporter and CLI write and the engine only reads.
+
+Words: magic, detail level, detach request. The engine holds its lock for life, dormant or not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from struct import Struct
+
+from batchscope.schemas.ring.folder import (
+    CONTROL_SUFFIX,
+    control_folder,
+    create,
+    drop,
+    is_shared,
+    let_go,
+    open_existing,
+    prepare,
+)
+from batchscope.schemas.ring.layout import RingError, RingFormatError, RingUnavailable
+
+LEVEL_OFF = 0
+LEVEL_ITERATIONS = 1
+LEVEL_MEMBERS = 2
+
+_PAGE = 4096
+_MAGIC = int.from_bytes(b"BSCPCTRL", "little")
+_WORD = Struct("<Q")
+_LEVEL, _DETACH = 1, 2
+
+
+class Control:
+    """The engine's side: two reads of mapped memory per iteration, no call into the system."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self.path = path
+        self._fd = fd
+        self._map = mmap.mmap(fd, _PAGE, prot=mmap.PROT_READ)
+        self._words = memoryview(self._map).cast("Q")
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        ring_uuid: str,
+        *,
+        level: int = LEVEL_MEMBERS,
+        group: str | None = None,
+    ) -> Control:
+        """Make the control file of a ring that exists or is still to come; RingUnavailable says why not."""
+        path = _path(folder, ring_uuid)
+        try:
+            prepare(folder, group=group)
+            fd = create(path, mode=0o660 if is_shared(folder) else 0o600)
+            return cls(_fill(fd, path, level), path)
+        except OSError as why:
+            raise RingUnavailable(f"no control file in {folder}: {why.strerror}") from why
+
+    def level(self) -> int:
+        """0 off, 1 iterations, 2 members; what a newer writer calls more is members."""
+        level = self._words[_LEVEL]
+        return level if level < LEVEL_MEMBERS else LEVEL_MEMBERS
+
+    def detach_requested(self) -> bool:
+        """Whether somebody asked the adapter to leave."""
+        return self._words[_DETACH] != 0
+
+    def close(self, *, unlink: bool = False) -> None:
+        """Give the file up; afterwards neither question may be asked."""
+        self._words.release()
+        self._map.close()
+        drop(self._fd)
+        if unlink:
+            self.path.unlink(missing_ok=True)
+
+
+def set_level(folder: Path, ring_uuid: str, level: int) -> None:
+    """Ask the engine for a detail level; it takes effect with its next iteration."""
+    if level not in (LEVEL_OFF, LEVEL_ITERATIONS, LEVEL_MEMBERS):
+        raise ValueError(f"no such detail level: {level}")
+    _write(folder, ring_uuid, word=_LEVEL, value=level)
+
+
+def request_detach(folder: Path, ring_uuid: str) -> None:
+    """Ask the adapter to restore the engine and leave."""
+    _write(folder, ring_uuid, word=_DETACH, value=1)
+
+
+def read_level(folder: Path, ring_uuid: str) -> int:
+    """The level asked for last; RingError when there is no such control file."""
+    fd = _open(folder, ring_uuid, os.O_RDONLY)
+    try:
+        (level,) = _WORD.unpack(os.pread(fd, _WORD.size, _LEVEL * _WORD.size))
+        return min(int(level), LEVEL_MEMBERS)
+    finally:
+        let_go(fd)
+
+
+def _fill(fd: int, path: Path, level: int) -> int:
+    try:
+        os.posix_fallocate(fd, 0, _PAGE)
+        os.pwrite(fd, _WORD.pack(_MAGIC) + _WORD.pack(level), 0)
+    except OSError:
+        drop(fd)
+        path.unlink()
+        raise
+    return fd
+
+
+def _path(folder: Path, ring_uuid: str) -> Path:
+    return control_folder(folder) / (ring_uuid + CONTROL_SUFFIX)
+
+
+def _write(folder: Path, ring_uuid: str, *, word: int, value: int) -> None:
+    fd = _open(folder, ring_uuid, os.O_RDWR)
+    try:
+        os.pwrite(fd, _WORD.pack(value), word * _WORD.size)
+    finally:
+        let_go(fd)
+
+
+def _open(folder: Path, ring_uuid: str, flags: int) -> int:
+    path = _path(folder, ring_uuid)
+    try:
+        fd = open_existing(path, flags)
+    except OSError as why:
+        raise RingError(f"no engine listens at {path}: {why.strerror}") from why
+    head = os.pread(fd, _WORD.size, 0)
+    if os.fstat(fd).st_size != _PAGE or head != _WORD.pack(_MAGIC):
+        let_go(fd)
+        raise RingFormatError(f"{path} is not a control file")
+    return fd

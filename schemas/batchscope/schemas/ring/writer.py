@@ -1,0 +1,256 @@
+"""The writing half: runs on the engine's stepping thread, and only there."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+from zlib import crc32
+
+from batchscope.schemas.records import PAD, SCHEMA_VERSION, SEGMENT
+from batchscope.schemas.ring.folder import (
+    GROWING_SUFFIX,
+    RING_SUFFIX,
+    create,
+    drop,
+    is_shared,
+    prepare,
+)
+from batchscope.schemas.ring.layout import (
+    FIRST_ITERATION,
+    FIRST_SEQ,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    HINT_BYTE,
+    PAD_BYTES,
+    SEGMENTS,
+    SEQ,
+    WORD,
+    Header,
+    RingUnavailable,
+    pack_header,
+)
+
+LARGEST_RING = 16 << 20
+SMALLEST_RING = 1 << 20
+_PAGE = 4096
+_PADDING = [bytes(-n & 7) for n in range(8)]
+_POSITION_WORD, _SEQ_WORD = HINT_BYTE // 8, HINT_BYTE // 8 + 1
+_PAD_BODY = PAD.struct.pack(PAD.kind, 0)
+
+_writers: weakref.WeakSet[RingWriter] = weakref.WeakSet()
+_fork_hooks: list[Callable[[], None]] = []
+
+
+class RingWriter:
+    """One ring of one engine. Nothing touches the disk or memory before `grow`, nothing blocks after it.
+
+    `iteration_id` is the id that the next SCHEDULED will carry (from 1): the caller increments it *after* that
+    record's append, since the append may open a segment, which states it. `segment` goes up by one whenever a
+    segment begins: what was announced before must be announced again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        hello: dict[str, Any],
+        *,
+        mono: Callable[[], int] = time.monotonic_ns,
+        wall: Callable[[], int] = time.time_ns,
+        size: int | None = None,
+        group: str | None = None,
+    ) -> None:
+        self._uuid = uuid4().bytes
+        self.ring_uuid = self._uuid.hex()
+        self.path = folder / (self.ring_uuid + RING_SUFFIX)
+        self.iteration_id = FIRST_ITERATION
+        self.segment = 0
+        self.ready = False
+        self._hello = hello
+        self._mono, self._wall = mono, wall
+        self._size, self._group = size, group
+        self._seed = crc32(self._uuid)
+        self._fd = -1
+        self._grown = 0
+        self._segment_bytes = 0
+        self._map: Any = None
+        self._words: Any = None
+        self._seq = FIRST_SEQ
+        self._at = HEADER_BYTES
+        self._left = -1
+        self._lap_bytes = -HEADER_BYTES
+        _writers.add(self)
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest framed record; 0 before the first `grow`."""
+        return self._segment_bytes // 4
+
+    def grow(self) -> bool:
+        """Allocate one more segment (about 0.5 ms for 1 MiB), map the file once all are there; True from then on.
+
+        Meant to be called once per iteration until it says True. RingUnavailable when the system refuses;
+        what was made so far is removed then.
+        """
+        if self.ready:
+            return True
+        try:
+            return self._grow()
+        except (OSError, RingUnavailable) as why:
+            self._abandon()
+            text = why.strerror if isinstance(why, OSError) else str(why)
+            raise RingUnavailable(f"no ring in {self.path.parent}: {text}") from why
+
+    def _grow(self) -> bool:
+        if self._fd < 0:
+            self._begin()
+        start = HEADER_BYTES + self._grown * self._segment_bytes
+        os.posix_fallocate(self._fd, start, self._segment_bytes)
+        self._grown += 1
+        if self._grown == SEGMENTS:
+            self._finish()
+        return self.ready
+
+    def _begin(self) -> None:
+        folder = self.path.parent
+        _watch_forks()
+        prepare(folder, group=self._group)
+        self._segment_bytes = _ring_bytes(folder, self._size) // SEGMENTS // _PAGE * _PAGE
+        self._fd = create(self._growing, mode=0o640 if is_shared(folder) else 0o600)
+        # Really allocated, not ftruncate: the first write to a hole of a full tmpfs is SIGBUS.
+        os.posix_fallocate(self._fd, 0, HEADER_BYTES)
+
+    def _finish(self) -> None:
+        """Map, fill in the header and the first SEGMENT, then show the file under its final name."""
+        mono_ns, unix_ns = self._mono(), self._wall()
+        own = {
+            "schema_version": SCHEMA_VERSION,
+            "ring_uuid": self.ring_uuid,
+            "mono_ns": mono_ns,
+            "unix_ns": unix_ns,
+            "pid": os.getpid(),
+        }
+        header = Header(
+            self._uuid, self._segment_bytes, SEGMENTS, mono_ns, unix_ns, {**self._hello, **own}
+        )
+        page = pack_header(header)
+        self._map = mmap.mmap(self._fd, HEADER_BYTES + header.ring_bytes)
+        self._words = memoryview(self._map).cast("Q")
+        self._map[: len(page)] = page
+        self._open_segment(mono_ns=mono_ns, unix_ns=unix_ns)
+        os.rename(self._growing, self.path)
+        self.ready = True
+
+    @property
+    def _growing(self) -> Path:
+        return self.path.with_suffix(GROWING_SUFFIX)
+
+    def reserve(self, nbytes: int) -> bool:
+        """Make sure that `nbytes` (a sum of `framed` sizes) fit this segment; True when a new one was opened."""
+        if nbytes <= self._left:
+            return False
+        self._switch()
+        return True
+
+    def append(self, body: bytes) -> None:
+        """Write one record (`Record.struct.pack(kind, flags, *fields)` and its tails) and publish it.
+
+        Opens the next segment when it must. ValueError, and nothing changed, when larger than `largest`.
+        """
+        length = FRAME_BYTES + len(body)
+        room = (length + 7) & -8
+        if room > self._left:
+            if room > self.largest:
+                raise ValueError(f"a record of {room} bytes, the largest is {self.largest}")
+            self._switch()
+        self._put(body, length, room)
+
+    def _put(self, body: bytes, length: int, room: int) -> None:
+        """One slice assignment of the whole record, then the hints: payload first, whatever interrupts us."""
+        at = self._at
+        seq = self._seq + 1
+        payload = SEQ.pack(seq - 1) + body
+        end = at + room
+        self._map[at:end] = (
+            WORD.pack(length, crc32(payload, self._seed)) + payload + _PADDING[length & 7]
+        )
+        self._at = end
+        self._left -= room
+        self._seq = seq
+        words = self._words
+        words[_POSITION_WORD] = end + self._lap_bytes
+        words[_SEQ_WORD] = seq
+
+    def _switch(self) -> None:
+        if not self.ready:
+            raise RingUnavailable("this ring is not ready, closed, or another process's")
+        mono_ns, unix_ns = self._mono(), self._wall()
+        self._put(_PAD_BODY, FRAME_BYTES + len(_PAD_BODY), PAD_BYTES)
+        self.segment += 1
+        self._open_segment(mono_ns=mono_ns, unix_ns=unix_ns)
+
+    def _open_segment(self, *, mono_ns: int, unix_ns: int) -> None:
+        lap, index = divmod(self.segment, SEGMENTS)
+        self._at = HEADER_BYTES + index * self._segment_bytes
+        self._lap_bytes = lap * SEGMENTS * self._segment_bytes - HEADER_BYTES
+        self._left = self._segment_bytes - PAD_BYTES
+        fields = (mono_ns, unix_ns, self.iteration_id, lap & 0xFFFF_FFFF, index)
+        body = SEGMENT.struct.pack(SEGMENT.kind, 0, *fields)
+        self._put(body, FRAME_BYTES + len(body), (FRAME_BYTES + len(body) + 7) & -8)
+
+    def close(self, *, unlink: bool = False) -> None:
+        """Give the ring up; safe to repeat. The file stays for its reader unless `unlink`."""
+        self._unmap()
+        if self._fd >= 0:
+            drop(self._fd)
+            self._fd = -1
+        if unlink:
+            self.path.unlink(missing_ok=True)
+
+    def _unmap(self) -> None:
+        self.ready = False
+        self._left = -1
+        if self._words is not None:
+            self._words.release()
+            self._map.close()
+        self._words = self._map = None
+
+    def _abandon(self) -> None:
+        made = self._fd >= 0
+        self.close()
+        if made:
+            self._growing.unlink(missing_ok=True)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the ring is the parent's, only its copies of map and descriptor go."""
+        self._unmap()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _ring_bytes(folder: Path, size: int | None) -> int:
+    if size is None:
+        room = os.statvfs(folder)
+        size = min(LARGEST_RING, room.f_bavail * room.f_frsize // 4)
+    if size > 1 << 40:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return max(size, SMALLEST_RING)
+
+
+def _watch_forks() -> None:
+    """Registered at first use: importing this module changes nothing in an engine."""
+    if not _fork_hooks:
+        _fork_hooks.append(_after_fork)
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer._leave_to_parent()
