@@ -102,13 +102,13 @@ def _latency_line(total: Row) -> str:
 def _queue_line(row: Row, left_out: list[Row]) -> str:
     kv = row["kv_used_ratio"]
     reasons = ", ".join(f"{d['reason']} {_number(d['requests'])}" for d in left_out[:4]) or "nobody"
-    used = "–" if kv is None else f"{kv:.0%}"
+    used = "-" if kv is None else f"{kv:.0%}"
     return f"left out  {reasons} · {row['preemptions']} preempted · KV {used} used"
 
 
 def _goodput_line(total: Row) -> str:
     good, ratio = total["goodput"], total["goodput"]["attained_ratio"]
-    met = "–" if ratio is None else f"{ratio:.0%}"
+    met = "-" if ratio is None else f"{ratio:.0%}"
     return (
         f"goodput   {_number(good['requests_per_s'], 2)} of"
         f" {_number(total['throughput']['requests_per_s'], 2)} requests/s met the SLO ({met})"
@@ -142,4 +142,4 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def _number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+    return "-" if value is None else f"{value:,.{digits}f}"
