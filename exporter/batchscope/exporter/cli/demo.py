@@ -157,7 +157,7 @@ def _batchscope() -> list[str]:
 def _workspace() -> Iterator[Path]:
     """A folder in memory for rings, logs and the store of this run alone."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
-    folder = Path(tempfile.mkdtemp(prefix=f"batchscope-demo-{os.getuid()}-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix=f"batchscope-demo-{os.getpid()}-", dir=base))
     try:
         yield folder
     finally:

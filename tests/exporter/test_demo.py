@@ -1,0 +1,110 @@
+"""The demo end to end: its figures against the engine's own totals, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEMO = [sys.executable, "-m", "batchscope.exporter.cli", "demo"]
+QUIET = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def _demo(*args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DEMO, *args], capture_output=True, text=True, timeout=timeout, env=QUIET
+    )
+
+
+@pytest.fixture(scope="module", params=["cost", "torch"])
+def outcome(request: pytest.FixtureRequest) -> dict[str, Any]:
+    done = _demo("--engine", request.param, "--once", "--seconds", "10", "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.slow
+def test_its_totals_are_the_engines_own_exactly(outcome: dict[str, Any]) -> None:
+    theirs = outcome["engine"]
+    assert {k: outcome[k] for k in theirs if k != "deferrals"} == {
+        k: v for k, v in theirs.items() if k != "deferrals"
+    }
+    assert sum(outcome["deferrals"].values()) == sum(theirs["deferrals"].values())
+
+
+@pytest.mark.slow
+def test_it_shows_an_engine_under_pressure_without_loss_or_violation(
+    outcome: dict[str, Any],
+) -> None:
+    assert outcome["preemptions"] > 0
+    assert outcome["deferrals"].get("kv_blocks", 0) > 0
+    assert outcome["tokens"]["recomputed"] > 0
+    assert outcome["requests"]["finished"] > 10
+    assert outcome["audit"]["checks"] > 1000
+    assert outcome["audit"]["violations"] == 0
+    assert outcome["loss"]["records"] == 0
+
+
+@pytest.mark.slow
+def test_its_figures_hang_together(outcome: dict[str, Any]) -> None:
+    assert 0 < outcome["tbt_ms"]["p50"] <= outcome["tbt_ms"]["p99"]
+    assert 0 < outcome["ttft_ms"]["p50"] <= outcome["ttft_ms"]["p99"]
+    assert outcome["goodput"]["requests_per_s"] <= outcome["throughput"]["requests_per_s"]
+    assert 0 < outcome["kv"]["used_ratio_max"] <= 1
+    assert 0 <= outcome["kv"]["waste_ratio"] < 0.5
+    assert outcome["tokens"]["recomputed"] <= outcome["tokens"]["prefill"]
+    assert 0 < outcome["observer_us"]["p50"] < 1000
+
+
+def test_an_unknown_flag_is_one_sentence_and_exit_2() -> None:
+    done = _demo("--nonsense", timeout=30)
+    assert done.returncode == 2
+    assert "--nonsense" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_slo_that_makes_no_sense_is_one_sentence_and_exit_2() -> None:
+    done = _demo("--slo", "ttft<2parsecs", timeout=30)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "2parsecs" in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_everything_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    log = tmp_path / "out"
+    with log.open("w") as out:
+        demo = subprocess.Popen(
+            [*DEMO, "--engine", "cost", "--json"], stdout=out, stderr=subprocess.STDOUT, env=QUIET,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        _await_children(demo.pid, 3)
+        children = _children(demo.pid)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(60) in (0, 1), log.read_text()
+    finally:
+        demo.kill()
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert not list(Path("/dev/shm").glob(f"batchscope-demo-{demo.pid}-*"))
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in listed]
+
+
+def _await_children(pid: int, count: int) -> None:
+    import time
+
+    deadline = time.monotonic() + 60
+    while len(_children(pid)) < count:
+        assert time.monotonic() < deadline, "the demo did not start its processes"
+        time.sleep(0.05)
