@@ -1,0 +1,1 @@
+"""What several tests speak: a tiny language that builds records."""
