@@ -1,6 +1,7 @@
 """Figures of hand-made traces, exact."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from batchscope.workload.trace import Trace
 S = 10**9
 
 
-def test_figures_of_a_trace_that_can_be_counted_by_hand():
+def test_figures_of_a_trace_that_can_be_counted_by_hand() -> None:
     figures = describe(
         Trace(
             at_ns=np.array([0, S, S, 4 * S]),
@@ -31,21 +32,22 @@ def test_figures_of_a_trace_that_can_be_counted_by_hand():
     json.dumps(figures)
 
 
-def test_what_a_trace_can_not_say_is_none():
+def test_what_a_trace_can_not_say_is_none() -> None:
     one = np.array([5])
     figures = describe(Trace(np.array([0]), one, one))
     assert figures["rate_per_s"] is figures["gap_cv"] is figures["shared_ratio"] is None
     empty = np.array([], dtype=np.int64)
     assert describe(Trace(empty, empty, empty))["prompt_tokens"] is None
-    together = describe(Trace(np.array([0, 0]), np.ones(2), np.ones(2)))
+    two = np.array([5, 5])
+    together = describe(Trace(two - 5, two, two))
     assert (together["rate_per_s"], together["simultaneous_requests"]) == (None, 1)
 
 
-def test_mooncake_shares_all_but_the_first_sight_of_every_block(traces):
+def test_mooncake_shares_all_but_the_first_sight_of_every_block(traces: Path) -> None:
     trace = read_trace(traces / "mooncake_conversation_trace.jsonl.gz")
-    first_sights = {}
+    first_sights: dict[int, int] = {}
     for arrival in trace:
-        for place, block in enumerate(arrival.prefix):
+        for place, block in enumerate(arrival.prefix or ()):
             first_sights.setdefault(block, min(512, arrival.prompt_tokens - 512 * place))
     total = int(trace.prompt_tokens.sum())
     assert describe(trace)["shared_ratio"] == (total - sum(first_sights.values())) / total
