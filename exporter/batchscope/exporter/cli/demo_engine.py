@@ -57,6 +57,8 @@ SHAPES = {
     ),
 }
 ABORT_RATIO = 0.03
+TENANT_SEEDS = {"chat": 1, "code": 2}
+"""Of their token ids: tenants share no prompt."""
 
 
 def main(argv: list[str]) -> int:
@@ -105,7 +107,7 @@ def _tenants(spec: dict[str, Any]) -> Iterator[tuple[str, OpenLoop]]:
     from batchscope.workload.driver import OpenLoop
 
     start_ns = time.monotonic_ns()
-    for name in ("chat", "code"):
+    for name in TENANT_SEEDS:
         trace = _traffic(name, spec)
         yield name, OpenLoop(trace, start_ns=start_ns, laps=None)
 
@@ -150,7 +152,7 @@ def _submit(engine: Engine, tenant: str, arrival: Arrival) -> None:
     from batchscope.workload.prompts import prompt_ids
 
     vocab = engine.config.model.vocab_size
-    prompt = prompt_ids(arrival, vocab=vocab, seed=1)
+    prompt = prompt_ids(arrival, vocab=vocab, seed=TENANT_SEEDS[tenant])
     engine.submit(_request_id(tenant, arrival), prompt, arrival.output_tokens, tenant=tenant)
 
 
