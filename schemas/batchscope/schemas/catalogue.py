@@ -128,9 +128,9 @@ METRICS: tuple[Metric, ...] = (
     _counter("requests_arrived", "Requests that entered the scheduler."),
     _counter("requests_finished", "Requests that left, by reason; every arrival gets exactly one.", "reason"),
     _gauge("live_requests", "Requests that arrived and did not finish."),
-    _seconds("queue_duration_seconds", "Arrival to first scheduled.", buckets=COARSE_SECONDS, otel="batchscope.request.queue.duration"),
+    _seconds("queue_duration_seconds", "Arrival to first scheduled.", buckets=COARSE_SECONDS, otel="batchscope.queue.duration"),
     _seconds("time_to_first_token_seconds", "Arrival in the scheduler to first output token.", buckets=COARSE_SECONDS, otel="gen_ai.server.time_to_first_token"),
-    _seconds("time_between_tokens_seconds", "Gaps between successive tokens of one request, token-weighted.", buckets=FINE_SECONDS, otel="batchscope.request.time_between_tokens"),
+    _seconds("time_between_tokens_seconds", "Gaps between successive tokens of one request, token-weighted.", buckets=FINE_SECONDS, otel="batchscope.time_between_tokens"),
     _seconds("request_duration_seconds", "Arrival in the scheduler to last output token.", buckets=COARSE_SECONDS, otel="gen_ai.server.request.duration"),
     # was the work useful
     _counter("slo_requests", "Requests by joint verdict (met, missed, undetermined, failed, aborted, shed).", "slo", "verdict"),
@@ -163,6 +163,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge("pipeline_lag_seconds", "Age of the newest completed iteration when it was folded.", scale=1e-9, scope="exporter"),
     _counter("spans", "Spans by what became of them (exported, dropped).", "result", scope="exporter"),
     _counter("collector_errors", "Faults of a part that was isolated.", "part", scope="exporter"),
+    _gauge("collector_duration_seconds", "Time that a part of the last scrape took.", "part", scope="exporter"),
     # devices
     _gauge("gpu_sm_ratio", "Share of time that any kernel ran.", "device", scope="gpu"),
     _gauge("gpu_memory_busy_ratio", "Share of time that device memory was read or written.", "device", scope="gpu"),
