@@ -173,9 +173,11 @@ class Store:
         rows = self.rows(f"SELECT {names} FROM ring_state")  # noqa: S608
         return {row[1]: RingState(*row) for row in rows}
 
-    def engine_states(self) -> dict[int, str]:
-        """The stored state of each ring: live, closed, dead."""
-        return dict(self.rows("SELECT ring_id, state FROM engines"))
+    def hellos(self) -> list[dict[str, Any]]:
+        """The engines table as dicts: what is known of every ring there ever was."""
+        names = [name for name in tables.columns("engines") if name != "batch_id"]
+        rows = self.rows(f"SELECT {', '.join(names)} FROM engines ORDER BY attached_unix_ns")  # noqa: S608
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def rows(self, sql: str, params: Mapping[str, Any] | None = None) -> list[Any]:
         """Rows of our own SQL; never of text that came from outside."""

@@ -1,0 +1,191 @@
+"""The rings of a folder: which there are, which can't be read and why, one of them being followed.
+
+Used by the pipeline's tail thread alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchscope.exporter import facts, pending
+from batchscope.exporter.fold import FOLD_VERSION, RingFold
+from batchscope.exporter.pending import Rows
+from batchscope.exporter.store import RingState
+from batchscope.exporter.tail import chunk_from
+from batchscope.exporter.views import EngineView, view
+from batchscope.schemas.records import BYE
+from batchscope.schemas.ring import RingError, RingReader, list_rings
+from batchscope.schemas.slo import Slo
+
+_ITERATION = struct.Struct("<q")
+"""Precedes the fold's dump in a blob: the id of the next SCHEDULED, -1 unknown. It makes a loss
+while no exporter runs exact in iterations, too."""
+
+
+@dataclass
+class Followed:
+    """One ring: its reader, its fold, and what waits for the store.
+
+    state: live, closed (said goodbye) or dead (lock gone without goodbye).
+    """
+
+    reader: RingReader
+    fold: RingFold
+    state: str = "live"
+    ended_unix_ns: int | None = None
+    rows: list[Rows] = field(default_factory=list)
+    marks: list[facts.Row] = field(default_factory=list)
+    nbytes: int = 0
+    dirty: bool = True
+    committed: tuple[int, int] | None = None
+    view: EngineView = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.publish()
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        """What the adapter said at attach."""
+        return self.reader.hello
+
+    @property
+    def ring_id(self) -> int:
+        """Key of this ring in every table."""
+        return self.reader.ring_id
+
+    @property
+    def engine(self) -> str:
+        """Stable name of the engine."""
+        return str(self.hello.get("engine") or "unknown")
+
+    def read(self, wall: Callable[[], int]) -> Rows | None:
+        """Poll once and fold what came; None when nothing did."""
+        raw = self.reader.poll()
+        if raw is None:
+            return None
+        chunk = chunk_from(
+            raw,
+            ring_id=self.ring_id,
+            ring_uuid=self.reader.ring_uuid,
+            position=self.reader.position,
+        )
+        rows = self.fold.fold(chunk)
+        self.keep(rows)
+        if chunk.of(BYE) is not None:
+            self.end("closed", wall())
+        self.dirty = True
+        return rows
+
+    def keep(self, rows: Rows) -> None:
+        """Queue rows for the next commit."""
+        self.rows.append(rows)
+        self.nbytes += pending.nbytes(rows)
+
+    def end(self, state: str, unix_ns: int) -> None:
+        """The engine left. The first end counts; a mark says when it was seen."""
+        if self.state != "live":
+            return
+        self.state, self.ended_unix_ns, self.dirty = state, unix_ns, True
+        said = "detached" if state == "closed" else "died without a goodbye"
+        self.marks.append(facts.mark(state, said, unix_ns=unix_ns, engine=self.engine))
+
+    def publish(self) -> None:
+        """Make what a scrape sees, as a copy that later folds don't touch."""
+        self.view = view(
+            self.hello,
+            self.ring_id,
+            state=self.state,
+            totals=self.fold.totals.copy(),
+            gauges=dict(self.fold.gauges),
+        )
+
+    def ring_state(self) -> RingState:
+        """Position and the fold's whole state there."""
+        seq, byte_pos = self.reader.position
+        iteration = -1 if self.reader.iteration is None else self.reader.iteration
+        blob = _ITERATION.pack(iteration) + self.fold.dump()
+        return RingState(self.ring_id, self.reader.ring_uuid, seq, byte_pos, FOLD_VERSION, blob)
+
+    def engine_row(self) -> facts.Row:
+        """Its row of the engines table."""
+        return facts.engine(
+            self.hello, self.ring_id, state=self.state, ended_unix_ns=self.ended_unix_ns
+        )
+
+
+def follow(
+    path: Path,
+    *,
+    states: Mapping[str, RingState],
+    ends: Mapping[int, tuple[str, int | None]],
+    slo: Slo | None,
+) -> Followed:
+    """Open a ring where the store left off; `ends` is its stored (state, ended_unix_ns) by ring_id.
+
+    Raises RingError or OSError when it can't be read.
+    """
+    reader = RingReader(path)
+    stored = states.get(reader.ring_uuid)
+    if stored is None:
+        return _first_seen(reader, slo)
+    reader.close()
+    iteration, fold = restore(stored, hello=reader.hello, slo=slo)
+    at = (stored.seq, stored.byte_pos)
+    state, ended = ends.get(stored.ring_id, ("live", None))
+    again = RingReader(path, position=at, iteration=iteration)
+    return Followed(again, fold, state=state, ended_unix_ns=ended, committed=at, dirty=False)
+
+
+def restore(
+    stored: RingState, *, hello: Mapping[str, Any], slo: Slo | None
+) -> tuple[int | None, RingFold]:
+    """(next iteration id, fold) of a stored state.
+
+    A state of another fold version can't be loaded: a fresh fold goes on from the same position, so
+    that nothing is stored twice; requests under way are resolved again at the next segment.
+    """
+    if stored.fold_version != FOLD_VERSION:
+        return None, RingFold(dict(hello), stored.ring_id, slo=slo)
+    (iteration,) = _ITERATION.unpack_from(stored.blob)
+    fold = RingFold.load(stored.blob[_ITERATION.size :])
+    return (None if iteration < 0 else iteration), fold
+
+
+def _first_seen(reader: RingReader, slo: Slo | None) -> Followed:
+    ring = Followed(reader, RingFold(reader.hello, reader.ring_id, slo=slo))
+    since = int(ring.hello.get("unix_ns") or 0)
+    name = " ".join(str(ring.hello.get(k) or "") for k in ("kind", "version")).strip()
+    ring.marks.append(facts.mark("attach", name, unix_ns=since, engine=ring.engine))
+    return ring
+
+
+def discover(
+    folder: Path, *, known: set[Path], open_ring: Callable[[Path], Followed]
+) -> tuple[list[Followed], dict[Path, str]]:
+    """(rings that appeared, those that can't be read with the reason in a sentence)."""
+    fresh: list[Followed] = []
+    refused: dict[Path, str] = {}
+    for path in list_rings(folder):
+        if path not in known:
+            _try(path, open_ring, fresh, refused)
+    return fresh, refused
+
+
+def _try(
+    path: Path,
+    open_ring: Callable[[Path], Followed],
+    fresh: list[Followed],
+    refused: dict[Path, str],
+) -> None:
+    try:
+        fresh.append(open_ring(path))
+    except FileNotFoundError:
+        return  # its engine removed it meanwhile
+    except RingError as error:
+        refused[path] = str(error)
+    except OSError as error:
+        refused[path] = f"{path.name}: {error.strerror}"

@@ -1,0 +1,408 @@
+"""Rings in, store and metrics out: one thread tails and folds, one commits, sinks on their own.
+
+Exactly once: rows and the positions they belong to go to the store in one transaction (offers.py).
+When the store can't write, folded rows wait in memory up to a bound, then reading stops: the rings
+hold the rest. Nothing is dropped here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from batchscope.exporter import facts
+from batchscope.exporter.discover import Followed, discover, follow, restore
+from batchscope.exporter.errors import StoreError
+from batchscope.exporter.fold import RingFold
+from batchscope.exporter.offers import Offer, take_config
+from batchscope.exporter.pending import Rows
+from batchscope.exporter.retention import Bounds, retain
+from batchscope.exporter.sinks import Sink, SinkThread
+from batchscope.exporter.store import Commit, Store
+from batchscope.exporter.views import EngineView, Key, merged, view
+from batchscope.schemas.records import NULL64
+from batchscope.schemas.ring import RingError, RingLocked, lock_exporter, retire
+from batchscope.schemas.ring.folder import drop, prepare
+from batchscope.schemas.slo import Slo
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.02
+"""Pause when no ring had anything: costs at most this in freshness."""
+DISCOVER_S = 0.5
+"""How often the folder is listed and the life of quiet engines is checked."""
+RETAIN_S = 60.0
+RETRY_S = 1.0
+SNAPSHOT_SHARE = 10
+"""Time between commits is at least this many snapshots long: they take <= 10 % of the thread."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a pipeline works.
+
+    commit_s: least time between commits, 1 s at most. queue_bytes: bound of rows that wait.
+    """
+
+    slo: Slo | None = None
+    commit_s: float = 0.25
+    queue_bytes: int = 64 << 20
+    bounds: Bounds = field(default_factory=Bounds)
+    group: str | None = None
+
+
+class Pipeline:
+    """A running exporter without its outputs. `start`, then `stop`; any thread may ask the rest."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        *,
+        options: Options = Options(),
+        sinks: Mapping[str, Sink] | None = None,
+        samples: Callable[[], Rows] | None = None,
+        wall: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.folder, self.store, self.options = folder, store, options
+        self.refused: dict[Path, str] = {}
+        self.faults: Counter[str] = Counter()
+        self.store_error: str | None = None
+        self._wall, self._samples = wall, samples
+        self._sinks = [SinkThread(name, s, self.faults) for name, s in (sinks or {}).items()]
+        self._rings: dict[Path, Followed] = {}
+        self._past: list[EngineView] = []
+        self._slo = options.slo
+        self._inbox: list[facts.Row] = []
+        self._slos: list[facts.Row] = []
+        self._changed = threading.Condition()
+        self._waiting: Offer | None = None
+        self._in_flight = 0
+        self._stopping = threading.Event()
+        self._ended = False
+        self._counts: Counter[Key] = Counter()
+        self._store_bytes = 0
+        self._lag_ns = 0
+        self._lock: int | None = None
+        self._tail = threading.Thread(target=self._tail_loop, name="tail", daemon=True)
+        self._writer = threading.Thread(target=self._store_loop, name="store", daemon=True)
+
+    # life
+
+    def start(self) -> None:
+        """Take the folder, load what the store knows, begin. Raises RingLocked, StoreError."""
+        self._take_folder()
+        self._states = self.store.ring_states()
+        hellos = self.store.hellos()
+        self._ends = {h["ring_id"]: (h["state"], h["ended_unix_ns"]) for h in hellos}
+        self._configs = {row[0] for row in self.store.rows("SELECT config_hash FROM configs")}
+        self._remember_past(hellos)
+        self._announce_slo()
+        self._discover()
+        for sink in self._sinks:
+            sink.start()
+        self._tail.start()
+        self._writer.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Read what is there, commit it, let go. Bounded even when the store can't write."""
+        self._stopping.set()
+        self._tail.join(timeout_s)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._writer.join(timeout_s)
+        for sink in self._sinks:
+            sink.close()
+        for ring in self._rings.values():
+            ring.reader.close()
+        if self._lock is not None:
+            drop(self._lock)
+            self._lock = None
+
+    # what others ask
+
+    @property
+    def slo(self) -> Slo | None:
+        """The SLO in force."""
+        return self._slo
+
+    def engines(self) -> list[EngineView]:
+        """One view per engine label set; counters add up over restarts."""
+        return merged([*self._past, *(ring.view for ring in list(self._rings.values()))])
+
+    def exporter_values(self) -> dict[Key, int]:
+        """Values of the catalogue's exporter scope, by (name, label values)."""
+        values: dict[Key, int] = {
+            ("store_queue_bytes", ()): self._backlog(),
+            ("store_up", ()): int(self.store_error is None),
+            ("store_bytes", ()): self._store_bytes,
+            ("pipeline_lag_seconds", ()): self._lag_ns,
+        }
+        values |= self._ring_counts()
+        values |= {("collector_errors", (part,)): n for part, n in list(self.faults.items())}
+        for sink in self._sinks:
+            values |= sink.sink.values()
+        return values | dict(self._counts)
+
+    def mark(self, text: str, *, kind: str = "user", engine: str | None = None) -> facts.Row:
+        """Put a mark on every chart, from the next commit on."""
+        row = facts.mark(kind, text, unix_ns=self._wall(), engine=engine)
+        with self._changed:
+            self._inbox.append(row)
+        return row
+
+    def judge_by(self, slo: Slo) -> Slo:
+        """Another SLO from now on, as the next version. What is judged stays as it is."""
+        version = 1 + (self._slo.version if self._slo else 0)
+        fresh = replace(slo, version=version)
+        with self._changed:
+            self._slo = fresh
+            self._slos.append(facts.slo(fresh, since_unix_ns=self._wall()))
+        self.mark(f"{fresh.name} v{version}: {fresh}", kind="slo")
+        return fresh
+
+    # tail thread
+
+    def _tail_loop(self) -> None:
+        next_look = 0.0
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            busy = self._read_all()
+            if now >= next_look:
+                self._look_around()
+                next_look = now + DISCOVER_S
+            self._offer(now)
+            if not busy:
+                self._stopping.wait(POLL_S)
+        self._finish()
+
+    def _read_all(self) -> bool:
+        """Poll every ring once; whether any had something."""
+        if self._backlog() >= self.options.queue_bytes:
+            return False
+        return sum(self._read(path, ring) for path, ring in list(self._rings.items())) > 0
+
+    def _read(self, path: Path, ring: Followed) -> bool:
+        try:
+            rows = ring.read(self._wall)
+        except Exception as error:  # noqa: BLE001 (isolated)
+            self._isolate(path, ring, error)
+            return False
+        if rows is None:
+            return False
+        self._note_lag(rows)
+        for sink in self._sinks:
+            sink.put(ring, rows)
+        ring.publish()
+        return True
+
+    def _isolate(self, path: Path, ring: Followed, error: Exception) -> None:
+        """A ring whose fold failed is left alone: what is stored of it stays true, others go on."""
+        log.exception("ring %s can't be followed any further", path.name)
+        self.faults["fold"] += 1
+        self.refused[path] = f"{path.name}: {type(error).__name__} while folding"
+        ring.end("dead", self._wall())
+        ring.publish()
+        self._past.append(ring.view)
+        del self._rings[path]
+
+    def _look_around(self) -> None:
+        try:
+            self._discover()
+        except OSError as error:
+            self.faults["discover"] += 1
+            log.warning("can't list %s: %s", self.folder, error.strerror)
+        for path, ring in list(self._rings.items()):
+            self._check_life(path, ring)
+
+    def _discover(self) -> None:
+        broken = {path for path, why in self.refused.items() if why.endswith("while folding")}
+        known = self._rings.keys() | broken
+        fresh, refused = discover(self.folder, known=set(known), open_ring=self._open)
+        for path in refused.keys() - self.refused.keys():
+            log.warning("refused: %s", refused[path])
+        self.refused = {p: why for p, why in self.refused.items() if p in broken} | refused
+        for ring in fresh:
+            log.info("following %s (%s)", ring.engine, ring.reader.path.name)
+            self._past = [v for v in self._past if v.ring_ids != (ring.ring_id,)]
+            self._rings[ring.reader.path] = ring
+
+    def _open(self, path: Path) -> Followed:
+        return follow(path, states=self._states, ends=self._ends, slo=self._slo)
+
+    def _check_life(self, path: Path, ring: Followed) -> None:
+        if ring.reader.alive() or not ring.reader.drained():
+            return
+        if ring.state == "live":
+            log.info("%s is gone", ring.engine)
+            ring.end("dead", self._wall())
+            ring.publish()
+        if not ring.dirty and ring.committed == ring.reader.position:
+            self._retire(path, ring)
+
+    def _retire(self, path: Path, ring: Followed) -> None:
+        if not retire(path):
+            return  # a read-only folder: its engine's next start sweeps it
+        self._past.append(ring.view)
+        del self._rings[path]
+        ring.reader.close()
+
+    def _note_lag(self, rows: Rows) -> None:
+        ends = rows.get("iterations", {}).get("unix_ns", ())
+        if len(ends) and int(ends[-1]) != NULL64:
+            self._lag_ns = max(0, self._wall() - int(ends[-1]))
+
+    def _offer(self, now: float) -> None:
+        """Hand a snapshot to the store thread when it is free and one is due."""
+        if self._in_flight or now < self._next_commit:
+            return
+        started = time.monotonic()
+        made = self._snapshot()
+        if made is None:
+            return
+        took = time.monotonic() - started
+        self._next_commit = now + min(1.0, max(self.options.commit_s, SNAPSHOT_SHARE * took))
+        with self._changed:
+            self._waiting, self._in_flight = made, max(1, made.nbytes)
+            self._changed.notify_all()
+
+    _next_commit = 0.0
+
+    def _snapshot(self) -> Offer | None:
+        extra = self._samples() if self._samples else {}
+        with self._changed:
+            made = Offer(marks=self._inbox, slos=self._slos, rows=[extra] if extra else [])
+            self._inbox, self._slos = [], []
+        for path, ring in list(self._rings.items()):
+            if ring.dirty:
+                self._take(made, path, ring)
+        return made if made.taken or made.marks or made.slos or made.rows else None
+
+    def _take(self, made: Offer, path: Path, ring: Followed) -> None:
+        try:
+            made.take(ring)
+        except Exception as error:  # noqa: BLE001 (isolated)
+            self._isolate(path, ring, error)
+            return
+        take_config(made, ring, self._configs)
+        ring.fold.slo = self._slo
+
+    def _finish(self) -> None:
+        """Read what the rings still have and hand over a last snapshot, in bounded time."""
+        deadline = time.monotonic() + 3.0
+        while self._read_all() and time.monotonic() < deadline:
+            pass
+        with self._changed:
+            self._changed.wait_for(lambda: not self._in_flight, timeout=3.0)
+        self._next_commit = 0.0
+        self._offer(time.monotonic())
+
+    def _backlog(self) -> int:
+        return self._in_flight + sum(ring.nbytes for ring in list(self._rings.values()))
+
+    def _ring_counts(self) -> dict[Key, int]:
+        seen = Counter(ring.state for ring in list(self._rings.values()))
+        seen["refused"] = len(self.refused)
+        return {("rings", (s,)): seen[s] for s in ("live", "closed", "dead", "refused")}
+
+    # store thread
+
+    def _store_loop(self) -> None:
+        next_retain = time.monotonic() + RETAIN_S
+        while (made := self._next_offer()) is not None:
+            if self._store(made) and time.monotonic() >= next_retain:
+                self._retain()
+                next_retain = time.monotonic() + RETAIN_S
+
+    def _next_offer(self) -> Offer | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            made, self._waiting = self._waiting, None
+            return made
+
+    def _store(self, made: Offer) -> bool:
+        """Commit until it holds; gives up only when the exporter ends."""
+        commit = cache(made.commit)
+        while not self._try(commit):
+            if self._stopping.wait(RETRY_S) and not self._try(commit):
+                return False
+        made.settle()
+        for table, rows in commit().appended.items():
+            self._counts["stored_rows", (table,)] += rows.num_rows
+        with self._changed:
+            self._in_flight = 0
+            self._changed.notify_all()
+        return True
+
+    def _try(self, commit: Callable[[], Commit]) -> bool:
+        started = time.monotonic_ns()
+        try:
+            self.store.commit(commit())
+            self._store_bytes = self.store.used_bytes()
+        except Exception as error:  # noqa: BLE001 (StoreError, or rows that don't fit: seen, kept)
+            self._say_down(error)
+            return False
+        if self.store_error:
+            log.warning("the store takes rows again")
+        self.store_error = None
+        self._counts["store_commits", ()] += 1
+        self._counts["store_commit_seconds", ()] += time.monotonic_ns() - started
+        return True
+
+    def _say_down(self, error: Exception) -> None:
+        why = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+        if self.store_error is None:
+            log.error("%s; rows are kept and tried again every %g s", why, RETRY_S)
+        self.store_error = why
+        self.faults["store"] += 1
+
+    def _retain(self) -> None:
+        try:
+            retain(self.store, self.options.bounds, now_unix_ns=self._wall())
+        except StoreError as error:
+            self._say_down(error)
+
+    # start
+
+    def _take_folder(self) -> None:
+        try:
+            prepare(self.folder, group=self.options.group)
+            self._lock = lock_exporter(self.folder)
+        except RingLocked:
+            raise
+        except (OSError, RingError) as error:
+            log.warning("can't lock %s (%s): going on without", self.folder, error)
+
+    def _remember_past(self, hellos: list[dict[str, Any]]) -> None:
+        """Counters of rings that are gone, so that a restart of the exporter resets none."""
+        for hello in hellos:
+            stored = self._states.get(hello["ring_uuid"])
+            if stored is not None:
+                _, fold = restore(stored, hello=hello, slo=None)
+                self._past.append(_past_view(hello, fold))
+
+    def _announce_slo(self) -> None:
+        """Number the SLO: the stored version while its targets are the same, else the next one."""
+        if self._slo is None:
+            return
+        sql = "SELECT version, targets FROM slo WHERE name = $n ORDER BY version DESC LIMIT 1"
+        known = self.store.rows(sql, {"n": self._slo.name})
+        same = bool(known) and known[0][1] == str(self._slo)
+        version = known[0][0] + (not same) if known else self._slo.version
+        self._slo = replace(self._slo, version=version)
+        if not same:
+            self._slos.append(facts.slo(self._slo, since_unix_ns=self._wall()))
+
+
+def _past_view(hello: Mapping[str, Any], fold: RingFold) -> EngineView:
+    known = dict(hello) | {"unix_ns": hello["attached_unix_ns"]}
+    state = "closed" if hello["state"] == "closed" else "dead"
+    return view(known, hello["ring_id"], state=state, totals=fold.totals, gauges=fold.gauges)
