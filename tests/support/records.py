@@ -6,14 +6,15 @@
     s.completed(at=20, emitted={1: 0})
     rows = RingFold(s.hello, s.ring_id, slo=None).fold(s.chunk())
 
-Every method appends one record, returns the Script, and takes any field of its record by its own name
-(`kv_total_blocks=64`) beside the short ones; optional fields that are not given are NULL, the rest 0.
+Every method appends one record, returns the Script, and takes any field of its record by its own
+name (`kv_total_blocks=64`) beside the short ones; optional fields not given are NULL, the rest 0.
 Words of an enumeration may be given as such: `reason="stop"`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Any
 
@@ -66,7 +67,7 @@ def code(kind: type[Word], word: str | int | None) -> int:
 
 
 class Script:
-    """A ring's records, from SEGMENT on; `bodies` is the list so far, `iteration` the last id given."""
+    """A ring's records, from SEGMENT on; `bodies` so far, `iteration` the last id given."""
 
     def __init__(self, *, ring_id: int = 1, **hello: Any) -> None:
         self.ring_id = ring_id
@@ -154,10 +155,11 @@ class Script:
         flags: int = 0,
         **fields: Any,
     ) -> Script:
-        """One decision: `prefill` = (serial, start, tokens) each, `decode` = serials, `drafts` = serial -> tokens.
+        """One decision. `prefill` = (serial, start, tokens) each, `drafts` = serial -> tokens.
 
-        `same=n` says "the n decode members of the decision before" instead of `decode`. `deferred` =
-        (requests, reason[, position]) each, `kv` = (total, used, evictable) blocks. Token sums follow from the members.
+        `same=n` says "the n decode members of the decision before" instead of `decode`, serials.
+        `deferred` = (requests, reason[, position]) each, `kv` = (total, used, evictable) blocks.
+        Token sums follow from the members.
         """
         self.iteration += 1
         prefill, drafts = [tuple(row) for row in prefill], dict(drafts or {})
@@ -200,7 +202,7 @@ class Script:
         graph: str | int | None = None,
         **fields: Any,
     ) -> Script:
-        """Output of `iteration` (the last decision); `emitted` = serial -> tokens where it isn't exactly 1."""
+        """Output of `iteration` (default: the last); `emitted` = serial -> tokens where not 1."""
         values = {
             "iteration_id": self.iteration if iteration is None else iteration,
             "at_ns": at,
@@ -219,8 +221,14 @@ class Script:
         mode: str = "recompute",
     ) -> Script:
         """A running request lost its place and `lost` computed tokens."""
-        codes = {"mode": code(PreemptMode, mode), "reason": code(DeferralReason, reason)}
-        return self.add(r.PREEMPTED, serial=serial, at_ns=at, lost_tokens=lost, **codes)
+        return self.add(
+            r.PREEMPTED,
+            serial=serial,
+            at_ns=at,
+            lost_tokens=lost,
+            mode=code(PreemptMode, mode),
+            reason=code(DeferralReason, reason),
+        )
 
     def resumed(self, serial: int, *, at: int, target: int, cached: int = 0) -> Script:
         """It is admitted again and has `target` tokens to compute, `cached` of them found."""
@@ -279,7 +287,7 @@ class Script:
         )
 
     def loss(self, *, records: int, iterations: int | None, rejected: int = 0) -> Script:
-        """What a reader says of records nobody read. `iterations` are skipped in the count of ids, too."""
+        """What a reader says of records nobody read; that many `iterations` ids are skipped."""
         self.iteration += iterations or 0
         return self.add(
             r.LOSS,
@@ -296,7 +304,7 @@ class Script:
     def chunks(self, *splits: int) -> list[Chunk]:
         """Everything, cut before the records with these indices (0 is the SEGMENT)."""
         edges = [0, *sorted(splits), len(self.bodies)]
-        pairs = zip(edges, edges[1:], strict=False)
+        pairs = pairwise(edges)
         return [
             chunk_of(
                 self.bodies[a:b],

@@ -48,9 +48,9 @@ class Columns:
 class Chunk:
     """A stretch of one ring, n records in seq order, as columns.
 
-    `seq`, `byte_pos`: the ring's position after it. `kind`, `flags`: u2[n]; `seqs`: i8[n]. `unknown`
-    counts records of kinds that only a newer version knows, `malformed` those that are shorter than
-    their own counts say: both are in no Columns.
+    `seq`, `byte_pos`: the ring's position after it. `kind`, `flags`: u2[n]; `seqs`: i8[n].
+    `unknown` counts records of kinds that only a newer version knows, `malformed` those that are
+    shorter than their own counts say: both are in no Columns.
     """
 
     ring_id: int
@@ -72,8 +72,8 @@ class Chunk:
         return self._columns.get(record.kind)
 
 
-def chunk_from(raw: Raw, *, ring_id: int, ring_uuid: str, position: tuple[int, int]) -> Chunk:
-    """Columns of what a reader returned; `position` is the reader's after that poll."""
+def chunk_from(raw: Raw, ring_id: int, ring_uuid: str, *, seq: int, byte_pos: int) -> Chunk:
+    """Columns of what a reader returned; `seq`, `byte_pos` are its position after that poll."""
     data = np.frombuffer(raw.data, np.uint8, len(raw.data) & -8)
     offsets = np.array(raw.offsets, np.int64)
     words = data.view("<u8")
@@ -86,8 +86,8 @@ def chunk_from(raw: Raw, *, ring_id: int, ring_uuid: str, position: tuple[int, i
     return Chunk(
         ring_id=ring_id,
         ring_uuid=ring_uuid,
-        seq=position[0],
-        byte_pos=position[1],
+        seq=seq,
+        byte_pos=byte_pos,
         kind=kind,
         flags=(heads >> 16 & 0xFFFF).astype(np.uint16),
         seqs=np.arange(raw.first_seq, raw.first_seq + len(offsets), dtype=np.int64),
@@ -105,8 +105,7 @@ def chunk_of(
     ends = np.cumsum([0, *map(len, frames)]).tolist()
     is_loss = any(body[:2] == LOSS.kind.to_bytes(2, "little") for body in bodies)
     raw = Raw(b"".join(frames), ends[:-1], first_seq, is_loss=is_loss)
-    position = (first_seq + len(frames), ends[-1])
-    return chunk_from(raw, ring_id=ring_id, ring_uuid=ring_uuid, position=position)
+    return chunk_from(raw, ring_id, ring_uuid, seq=first_seq + len(frames), byte_pos=ends[-1])
 
 
 def _all_columns(
@@ -143,11 +142,12 @@ def _columns(data: Bytes, *, index: Ints, bodies: Ints, sizes: Ints, record: Rec
 def _fixed(data: Bytes, starts: Ints, record: Record) -> Rows:
     """Fixed parts as structured rows; every start and size is a multiple of 8."""
     words = data.view("<u8")[(starts >> 3)[:, None] + np.arange(record.struct.size >> 3)]
-    return words.view(record.dtype).reshape(len(starts))
+    rows: Rows = words.view(record.dtype).reshape(len(starts))
+    return rows
 
 
 def _gather(data: Bytes, *, starts: Ints, counts: Ints, tail: Tail) -> tuple[Ints, Rows]:
-    """Rows of one tail of many records, one after another: a single gather of the widest aligned unit."""
+    """Rows of one tail of many records, one after another, in one gather of the widest unit."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     unit = 4 if tail.size % 4 == 0 and not (starts & 3).any() else 1

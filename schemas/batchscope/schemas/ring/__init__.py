@@ -1,6 +1,6 @@
 """The ring: a memory-mapped file between an engine, which only ever writes, and an exporter.
 
-Standard library only: the writing half runs inside engines. See docs/design.md for why it is so strict.
+Standard library only: the writing half runs inside engines.
 """
 
 from batchscope.schemas.ring.control import (

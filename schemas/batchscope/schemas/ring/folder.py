@@ -1,7 +1,7 @@
 """The folder of rings: where it is, who may enter, who is alive in it, and what is swept out.
 
-Liveness is a POSIX record lock: it ends with the process, however that ends, and forked workers don't hold
-it. It also ends when the process closes *any* descriptor of that file, hence `hold` and `let_go`.
+Liveness is a POSIX record lock: it ends with the process, however that ends, and forked workers
+don't hold it. It also ends when the process closes *any* descriptor of that file: hence `let_go`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROWING_SUFFIX = ".growing"
 CONTROL_SUFFIX = ".ctl"
 
 _held: dict[tuple[int, int, int], list[int]] = {}
-"""(pid, device, inode) of a file this process locked -> descriptors that must stay open as long as the lock."""
+"""(pid, device, inode) of a locked file -> descriptors that stay open as long as the lock."""
 
 
 def ring_folder(env: Mapping[str, str]) -> Path | None:
@@ -50,7 +50,8 @@ def list_rings(folder: Path) -> list[Path]:
 def prepare(folder: Path, *, group: str | None) -> None:
     """Make the folder and its ctl/ when missing; RingUnavailable when it is not safely ours.
 
-    Private (0700) unless `group` is named or the folder is setgid: then the group reads rings and writes ctl/.
+    Private (0700) unless `group` is named or the folder is setgid: then the group reads the rings
+    and writes ctl/.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _make(folder, group=group, mode=0o2750)
@@ -90,7 +91,7 @@ def _gid(group: str) -> int:
 
 
 def create(path: Path, *, mode: int) -> int:
-    """A new file, locked by this process for life; its descriptor. OSError as the system says it."""
+    """Descriptor of a new file that this process locks for life. OSError as the system says it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
     try:
@@ -150,8 +151,12 @@ def _identity(fd: int) -> tuple[int, int, int]:
     return os.getpid(), seen.st_dev, seen.st_ino  # a forked child holds nothing
 
 
-def lock_exporter(folder: Path) -> int:
-    """Become the folder's one exporter until the process ends; RingLocked when there is one."""
+def lock_exporter(folder: Path, *, group: str | None = None) -> int:
+    """Become the folder's one exporter until the process ends; RingLocked when there is one.
+
+    Makes the folder when no engine has yet. OSError or RingUnavailable when that can't be.
+    """
+    prepare(folder, group=group)
     path = control_folder(folder) / "exporter.lock"
     mode = 0o660 if is_shared(folder) else 0o600
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -170,7 +175,7 @@ def lock_exporter(folder: Path) -> int:
 def retire(path: Path) -> bool:
     """Remove a dead, drained ring and its control file where we may; True when the ring is gone.
 
-    Safe to repeat. Without the right to unlink (a read-only mount) the engine's next start sweeps it.
+    Safe to repeat. Where we may not (a read-only mount) the engine's next start sweeps it.
     """
     control = control_folder(path.parent) / (path.stem + CONTROL_SUFFIX)
     gone = unlink(path)

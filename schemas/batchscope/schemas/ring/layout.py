@@ -2,8 +2,8 @@
 
     header 64 KiB | segment 0 | ... | segment 15
 
-A record is u32 length (without alignment), u32 crc, u64 seq, body, padded to 8. The CRC is seeded with
-the ring's uuid and covers seq and body: a record of the last lap or of another ring never validates.
+A record is u32 length (without alignment), u32 crc, u64 seq, body, padded to 8. The CRC is seeded
+with the ring's uuid and covers seq and body: no record of the last lap or another ring validates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAD_BYTES = 24
 FIRST_SEQ = 1
 FIRST_ITERATION = 1
 HINT_BYTE = 128
-"""Where the two words (next byte position with all laps, next seq) lie: a cache line of their own."""
+"""Where two words lie, on a cache line of their own: next byte position (all laps), next seq."""
 HINT = Struct("<QQ")
 FRAME = Struct("<IIQ")
 SEQ = Struct("<Q")
@@ -39,19 +39,19 @@ class RingError(Exception):
     """Something about a ring that the operator should read: one sentence."""
 
 
-class RingUnavailable(RingError):
+class RingUnavailable(RingError):  # noqa: N818 - a state, not a mistake
     """There can be no ring here; the engine goes on without."""
 
 
 class RingFormatError(RingError):
-    """This file is no ring, or a damaged one."""
+    """Not a ring, or a damaged one."""
 
 
 class RingVersionError(RingError):
     """A ring of another schema version."""
 
 
-class RingLocked(RingError):
+class RingLocked(RingError):  # noqa: N818
     """Another exporter already reads this folder."""
 
 
@@ -92,7 +92,8 @@ def frame(body: bytes, *, seq: int, seed: int) -> bytes:
 def pack_header(header: Header) -> bytes:
     """The header up to the end of HELLO, its hint words 0.
 
-    A config too large for the page is left out, and HELLO says so; RingUnavailable when even that is too large.
+    A config too large for the page is left out, and HELLO says so; RingUnavailable when the rest
+    is too large, too.
     """
     room = HEADER_BYTES - _HELLO_BYTE
     text = _canonical(header.hello)
@@ -117,7 +118,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def parse_header(page: bytes, *, name: str) -> Header:
-    """Header of a ring file's first page; RingFormatError or RingVersionError say what is wrong with `name`."""
+    """Header from a ring file's first 64 KiB; RingFormatError or RingVersionError about `name`."""
     if len(page) < HEADER_BYTES or page[: len(MAGIC)] != MAGIC:
         raise RingFormatError(f"{name} is not a batchscope ring")
     _, version, size, uuid, segment, segments, _, mono, unix, n, crc = _FIXED.unpack_from(page)

@@ -34,6 +34,7 @@ from batchscope.schemas.ring.layout import (
     WORD,
     Header,
     RingUnavailable,
+    framed,
     pack_header,
 )
 
@@ -49,11 +50,11 @@ _fork_hooks: list[Callable[[], None]] = []
 
 
 class RingWriter:
-    """One ring of one engine. Nothing touches the disk or memory before `grow`, nothing blocks after it.
+    """One ring of one engine. Nothing is made before `grow`, nothing blocks after it.
 
-    `iteration_id` is the id that the next SCHEDULED will carry (from 1): the caller increments it *after* that
-    record's append, since the append may open a segment, which states it. `segment` goes up by one whenever a
-    segment begins: what was announced before must be announced again.
+    `iteration_id` is the id that the next SCHEDULED will carry (from 1): the caller increments it
+    *after* that record's append, since the append may open a segment, which states it. `segment`
+    goes up by one whenever a segment begins: what was announced before is to be announced again.
     """
 
     def __init__(
@@ -93,16 +94,16 @@ class RingWriter:
         return self._segment_bytes // 4
 
     def grow(self) -> bool:
-        """Allocate one more segment (about 0.5 ms for 1 MiB), map the file once all are there; True from then on.
+        """Allocate one more segment (1 MiB: about 0.5 ms); True once all are there and mapped.
 
-        Meant to be called once per iteration until it says True. RingUnavailable when the system refuses;
-        what was made so far is removed then.
+        To be called once per iteration until then. RingUnavailable when the system refuses; what
+        was made so far is removed then.
         """
         if self.ready:
             return True
         try:
             return self._grow()
-        except (OSError, RingUnavailable) as why:
+        except (OSError, TypeError, ValueError, RingUnavailable) as why:
             self._abandon()
             text = why.strerror if isinstance(why, OSError) else str(why)
             raise RingUnavailable(f"no ring in {self.path.parent}: {text}") from why
@@ -127,7 +128,7 @@ class RingWriter:
         os.posix_fallocate(self._fd, 0, HEADER_BYTES)
 
     def _finish(self) -> None:
-        """Map, fill in the header and the first SEGMENT, then show the file under its final name."""
+        """Map, write the header and the first SEGMENT, then show the file under its final name."""
         mono_ns, unix_ns = self._mono(), self._wall()
         own = {
             "schema_version": SCHEMA_VERSION,
@@ -143,7 +144,7 @@ class RingWriter:
         self._map = mmap.mmap(self._fd, HEADER_BYTES + header.ring_bytes)
         self._words = memoryview(self._map).cast("Q")
         self._map[: len(page)] = page
-        self._open_segment(mono_ns=mono_ns, unix_ns=unix_ns)
+        self._open_segment(self._opening(0))
         os.rename(self._growing, self.path)
         self.ready = True
 
@@ -152,16 +153,17 @@ class RingWriter:
         return self.path.with_suffix(GROWING_SUFFIX)
 
     def reserve(self, nbytes: int) -> bool:
-        """Make sure that `nbytes` (a sum of `framed` sizes) fit this segment; True when a new one was opened."""
+        """Open a new segment unless `nbytes` (a sum of `framed` sizes) fit; True when it did."""
         if nbytes <= self._left:
             return False
         self._switch()
         return True
 
     def append(self, body: bytes) -> None:
-        """Write one record (`Record.struct.pack(kind, flags, *fields)` and its tails) and publish it.
+        """Write and publish one record: `Record.struct.pack(kind, flags, *fields)` and its tails.
 
-        Opens the next segment when it must. ValueError, and nothing changed, when larger than `largest`.
+        Opens the next segment when it must. ValueError, and nothing is changed, when it is larger
+        than `largest`.
         """
         length = FRAME_BYTES + len(body)
         room = (length + 7) & -8
@@ -172,7 +174,7 @@ class RingWriter:
         self._put(body, length, room)
 
     def _put(self, body: bytes, length: int, room: int) -> None:
-        """One slice assignment of the whole record, then the hints: payload first, whatever interrupts us."""
+        """The whole record in one slice assignment, then our state, then the hints."""
         at = self._at
         seq = self._seq + 1
         payload = SEQ.pack(seq - 1) + body
@@ -190,19 +192,22 @@ class RingWriter:
     def _switch(self) -> None:
         if not self.ready:
             raise RingUnavailable("this ring is not ready, closed, or another process's")
-        mono_ns, unix_ns = self._mono(), self._wall()
+        opening = self._opening(self.segment + 1)  # all that can fail comes before the PAD
         self._put(_PAD_BODY, FRAME_BYTES + len(_PAD_BODY), PAD_BYTES)
         self.segment += 1
-        self._open_segment(mono_ns=mono_ns, unix_ns=unix_ns)
+        self._open_segment(opening)
 
-    def _open_segment(self, *, mono_ns: int, unix_ns: int) -> None:
+    def _opening(self, segment: int) -> bytes:
+        lap, index = divmod(segment, SEGMENTS)
+        fields = (self._mono(), self._wall(), self.iteration_id, lap, index)
+        return SEGMENT.struct.pack(SEGMENT.kind, 0, *fields)
+
+    def _open_segment(self, opening: bytes) -> None:
         lap, index = divmod(self.segment, SEGMENTS)
         self._at = HEADER_BYTES + index * self._segment_bytes
         self._lap_bytes = lap * SEGMENTS * self._segment_bytes - HEADER_BYTES
         self._left = self._segment_bytes - PAD_BYTES
-        fields = (mono_ns, unix_ns, self.iteration_id, lap & 0xFFFF_FFFF, index)
-        body = SEGMENT.struct.pack(SEGMENT.kind, 0, *fields)
-        self._put(body, FRAME_BYTES + len(body), (FRAME_BYTES + len(body) + 7) & -8)
+        self._put(opening, FRAME_BYTES + len(opening), framed(len(opening)))
 
     def close(self, *, unlink: bool = False) -> None:
         """Give the ring up; safe to repeat. The file stays for its reader unless `unlink`."""
@@ -210,6 +215,7 @@ class RingWriter:
         if self._fd >= 0:
             drop(self._fd)
             self._fd = -1
+        self._grown = 0
         if unlink:
             self.path.unlink(missing_ok=True)
 
