@@ -1,0 +1,167 @@
+"""The book of requests: engine id -> serial, and what this segment has been told about each.
+
+Every segment of the ring stands alone, so a serial is introduced (ARRIVED or LIVE) before its first use in
+each. Used by the recorder alone, on the stepping thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from batchscope.adapters.facts import Progress, Request, Traits
+from batchscope.adapters.labels import Labels
+from batchscope.adapters.naming import Naming
+from batchscope.schemas.records import ARRIVED, LIVE, NULL, NULL32, NULL64
+
+REMEMBERED = 4096
+"""Requests that have left and that a batch still in flight may name."""
+INTRODUCTION_BYTES = 2048
+"""More than LIVE with both ids in plain and its three strings take, framed."""
+
+
+class Book:
+    """Serials are numbered from 1 and never reused; an entry goes when its request has left."""
+
+    def __init__(
+        self, append: Callable[[bytes], None], *, traits: Traits, naming: Naming, labels: Labels
+    ) -> None:
+        self._append = append
+        self._traits = traits
+        self._naming = naming
+        self._labels = labels
+        self._last = 0
+        self.serials: dict[str, int] = {}
+        self._introduced: set[int] = set()
+        self._left: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """A new segment begins: it knows nobody."""
+        self._introduced.clear()
+        self._labels.forget()
+
+    def clear(self) -> None:
+        """Nothing is known about anyone any more: we have not been looking."""
+        self.forget()
+        self.serials.clear()
+        self._left.clear()
+
+    def arrive(self, request: Any, *, at_ns: int) -> None:
+        """Number a new request and write ARRIVED."""
+        request_id = self._id(request)
+        serial = self._number(request_id)
+        facts = self._traits.request(request)
+        fixed, tail = self._identity(request_id, serial, facts, at_ns)
+        self._append(ARRIVED.struct.pack(ARRIVED.kind, 0, *fixed) + tail)
+        self._introduced.add(serial)
+
+    def known(self, request: Any, *, at_ns: int, progress: Progress | None = None) -> int:
+        """The request's serial, introduced in this segment by LIVE where that is still due."""
+        request_id = self._id(request)
+        serial = self.serials.get(request_id) or self._number(request_id)
+        if serial not in self._introduced:
+            self._live(request, request_id, serial, at_ns, progress)
+        return serial
+
+    def serial_of(self, request: Any) -> int:
+        """The serial of a member of a batch in flight, also when it has left; 0 if never seen."""
+        request_id = self._id(request)
+        return self.serials.get(request_id) or self._left.get(request_id, 0)
+
+    def all_serials(self, requests: Iterable[Any]) -> array[int]:
+        """Serials in the order of `requests`; who was never seen gets one."""
+        ids = self._traits.ids(requests)
+        serials = self.serials
+        try:
+            return array("I", [serials[i] for i in ids])
+        except KeyError:
+            return array("I", [serials.get(i) or self._number(i) for i in ids])
+
+    def introduce(
+        self, requests: Sequence[Any], serials: Sequence[int], *, at_ns: int, most: int
+    ) -> bool:
+        """Write LIVE for at most `most` of them that this segment doesn't know; True when none is left.
+
+        The comparison of lengths makes the usual case free: everybody is introduced.
+        """
+        known = self._introduced
+        if len(known) == len(self.serials) or known.issuperset(serials):
+            return True
+        due = [i for i, serial in enumerate(serials) if serial not in known]
+        for i in due[:most]:
+            self.known(requests[i], at_ns=at_ns)
+        return len(due) <= most
+
+    def leave(self, request: Any) -> None:
+        """Drop a request's entry; the last few are remembered for batches in flight."""
+        request_id = self._id(request)
+        serial = self.serials.pop(request_id, None)
+        if serial is None:
+            return
+        self._introduced.discard(serial)
+        self._left[request_id] = serial
+        if len(self._left) > REMEMBERED:
+            del self._left[next(iter(self._left))]
+
+    def _id(self, request: Any) -> str:
+        return self._traits.ids((request,))[0]
+
+    def _number(self, request_id: str) -> int:
+        self._last += 1
+        self.serials[request_id] = self._last
+        self._left.pop(request_id, None)
+        return self._last
+
+    def _live(
+        self, request: Any, request_id: str, serial: int, at_ns: int, progress: Progress | None
+    ) -> None:
+        facts = self._traits.request(request)
+        done = progress or self._traits.progress(request)
+        fixed, tail = self._identity(request_id, serial, facts, at_ns)
+        cached = NULL32 if done.cached_tokens is None else done.cached_tokens
+        state = (done.computed_tokens, done.output_tokens, cached, done.preemptions, done.phase)
+        self._append(LIVE.struct.pack(LIVE.kind, 0, *fixed, *state) + tail)
+        self._introduced.add(serial)
+
+    def _identity(
+        self, request_id: str, serial: int, facts: Request, at_ns: int
+    ) -> tuple[tuple[int, ...], bytes]:
+        """The fixed fields and the tails that ARRIVED and LIVE share."""
+        name = self._naming.name(request_id, facts.external_id)
+        number = self._labels.number
+        fixed = (
+            at_ns,
+            NULL64 if facts.engine_arrival_ns is None else facts.engine_arrival_ns,
+            name.key,
+            name.external_key,
+            *_trace(facts.trace),
+            serial,
+            facts.prompt_tokens,
+            NULL32 if facts.max_tokens is None else facts.max_tokens,
+            _priority(facts.priority),
+            number(facts.model),
+            number(facts.lora),
+            number(facts.tenant),
+            len(name.key_text),
+            len(name.external_text),
+            0,
+        )
+        return fixed, name.key_text + name.external_text
+
+
+def _trace(trace: tuple[bytes, bytes] | None) -> tuple[int, int, int]:
+    if trace is None:
+        return 0, 0, 0
+    trace_id, span_id = trace
+    return (
+        int.from_bytes(trace_id[:8], "big"),
+        int.from_bytes(trace_id[8:16], "big"),
+        int.from_bytes(span_id[:8], "big"),
+    )
+
+
+def _priority(priority: int | None) -> int:
+    if priority is None:
+        return NULL["i"]
+    return max(-(2**31) + 1, min(2**31 - 1, priority))

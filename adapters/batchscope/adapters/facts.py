@@ -1,0 +1,80 @@
+"""What a translation says about an engine, in the vocabulary's terms: plain tuples, no engine object inside
+but the opaque requests. Made by the adapters' pure functions, turned into records by the recorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+
+class Request(NamedTuple):
+    """Who a request is. Lengths in tokens; `trace` is (16 byte trace id, 8 byte span id) of the caller."""
+
+    prompt_tokens: int
+    max_tokens: int | None = None
+    priority: int | None = None
+    external_id: str | None = None
+    engine_arrival_ns: int | None = None
+    model: str | None = None
+    lora: str | None = None
+    tenant: str | None = None
+    trace: tuple[bytes, bytes] | None = None
+
+
+class Progress(NamedTuple):
+    """How far a request is, in tokens; `phase` is a code of Phase, 0 while it was never scheduled."""
+
+    computed_tokens: int
+    output_tokens: int
+    cached_tokens: int | None
+    preemptions: int
+    phase: int
+
+
+class Traits(NamedTuple):
+    """How to read the engine's own request objects; each function is pure."""
+
+    ids: Callable[[Iterable[Any]], list[str]]
+    request: Callable[[Any], Request]
+    progress: Callable[[Any], Progress]
+
+
+class Decision(NamedTuple):
+    """One return of schedule(): times in ns, everything else as in the record SCHEDULED.
+
+    `decodes` are request objects in any order; `prefill` rows are (request, start, tokens), `drafts`
+    (request, tokens) of decode members with other than one token, `deferred` (requests, reason code,
+    position code). `head` is the request where the scan stopped. None is "the engine does not say".
+    """
+
+    at_ns: int
+    schedule_ns: int
+    prefill_tokens: int
+    decode_tokens: int
+    running: int
+    waiting: int
+    decodes: Sequence[Any]
+    prefill: Sequence[tuple[Any, int, int]] = ()
+    drafts: Sequence[tuple[Any, int]] = ()
+    deferred: Sequence[tuple[int, int, int]] = ()
+    budget_tokens: int | None = None
+    draft_tokens: int = 0
+    head: Any = None
+    admission_stop: int = 0
+    kv_total_blocks: int | None = None
+    kv_used_blocks: int | None = None
+    kv_evictable_blocks: int | None = None
+    dummy: int = 0
+
+
+class Completion(NamedTuple):
+    """One entry of the output update: `emitted` are (request, tokens) of all members that did not emit
+    exactly one token, the zeros included; `forward_ns` and `padded_tokens` where the engine tells.
+    """
+
+    at_ns: int
+    emitted: Sequence[tuple[Any, int]] = ()
+    forward_ns: int | None = None
+    padded_tokens: int | None = None
+    graph_mode: int = 0

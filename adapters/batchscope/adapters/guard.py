@@ -1,0 +1,155 @@
+"""Around an engine's function, and never in its way: the original's result and exceptions pass untouched.
+
+A seam is data; `install` puts one hook there, `Patch.restore` takes it away if it is still ours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from batchscope.adapters.recorder import Recorder
+from batchscope.schemas.reasons import NoticeKind
+
+FAULTS_IN_A_ROW = 3
+MOST_NOTICES = 16
+_MISSING = object()
+
+Times = tuple[int, int, int]
+"""(entry, return, our own hooks' time inside) of the original's call, ns."""
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One function of the engine: `attribute` of `owner(engine)`.
+
+    `before(watch, *args)` runs ahead of the original for what it will destroy; `after(watch, times, result,
+    *args)` translates. Neither can fail the call.
+    """
+
+    name: str
+    owner: Callable[[Any], Any]
+    attribute: str
+    after: Callable[..., None]
+    before: Callable[..., None] | None = None
+
+
+class Watch(Protocol):
+    """What hooks share: where they write, what they have cost, who hears of faults."""
+
+    recorder: Recorder | None
+    clock: Callable[[], int]
+    spent_ns: int
+    subject: Any
+
+    def fault(self, seam: str, error: Exception, *, in_a_row: int) -> None:
+        """A translation raised."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An installed hook and what was there before it."""
+
+    owner: Any
+    attribute: str
+    hook: Callable[..., Any]
+    saved: Any
+
+    def restore(self) -> bool:
+        """Put the identical original back; False when somebody has wrapped after us: then it stays, passing through."""
+        if vars(self.owner).get(self.attribute) is not self.hook:
+            return False
+        if self.saved is _MISSING:
+            delattr(self.owner, self.attribute)
+        else:
+            setattr(self.owner, self.attribute, self.saved)
+        return True
+
+
+def install(
+    seam: Seam, engine: Any, watch: Watch, *, gate: Callable[[], None] | None = None
+) -> Patch | None:
+    """Hook a seam; None when the engine has no such function. `gate` is called first at each call."""
+    try:
+        owner = seam.owner(engine)
+        saved = vars(owner).get(seam.attribute, _MISSING)
+        original = getattr(owner, seam.attribute)
+        hook = _hook(seam, original, watch, gate)
+        setattr(owner, seam.attribute, hook)
+    except (AttributeError, TypeError):
+        return None
+    return Patch(owner, seam.attribute, hook, saved)
+
+
+def is_hook(function: Any) -> bool:
+    """Whether this is one of ours."""
+    return hasattr(function, "batchscope_watch")
+
+
+def _hook(
+    seam: Seam, original: Callable[..., Any], watch: Watch, gate: Callable[[], None] | None
+) -> Callable[..., Any]:
+    before, after, clock = seam.before, seam.after, watch.clock
+    in_a_row = 0
+
+    def failed(error: Exception) -> None:
+        nonlocal in_a_row
+        in_a_row += 1
+        watch.fault(seam.name, error, in_a_row=in_a_row)
+
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        nonlocal in_a_row
+        if gate is not None:
+            gate()
+        if watch.recorder is None:
+            return original(*args, **kwargs)
+        spent = watch.spent_ns
+        if before is not None:
+            try:
+                before(watch, *args, **kwargs)
+            except Exception as error:
+                failed(error)
+                return original(*args, **kwargs)
+        entered = clock()
+        result = original(*args, **kwargs)
+        left = clock()
+        if watch.recorder is None:
+            return result
+        try:
+            after(watch, (entered, left, watch.spent_ns - spent), result, *args, **kwargs)
+            in_a_row = 0
+        except Exception as error:
+            failed(error)
+        watch.spent_ns += clock() - left
+        return result
+
+    hook.batchscope_watch = watch  # type: ignore[attr-defined]
+    return functools.update_wrapper(
+        hook, original, assigned=("__name__", "__doc__", "__qualname__"), updated=()
+    )
+
+
+class Faults:
+    """Faults by kind: each is counted, each kind is said once, and the kinds said are bounded."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said: set[str] = set()
+
+    def tell(self, recorder: Recorder | None, seam: str, error: Exception, *, at_ns: int) -> None:
+        """Count a fault and write its NOTICE; a ring that can't take it keeps the count only."""
+        self.count += 1
+        if recorder is None:
+            return
+        recorder.distrust()
+        kind = f"{seam}: {type(error).__name__}"
+        if kind in self._said or len(self._said) >= MOST_NOTICES:
+            return
+        self._said.add(kind)
+        try:
+            text = f"{kind}: {error}"
+            recorder.notice(NoticeKind.FAULT, text, at_ns=at_ns, seam=seam, count=self.count)
+        except Exception:
+            self.count += 1

@@ -1,0 +1,316 @@
+"""The bundled engine: five methods of its Scheduler instance are hooked.
+
+    schedule -> SCHEDULED, RESUMED    update -> COMPLETED    add -> ARRIVED    preempt -> PREEMPTED
+    finish -> FINISHED, for aborts and failures too
+
+Not visible: the device's time inside a forward pass, padding, graph mode. The engine has no LoRA, no KV
+transfer and no request that its scheduler passes over. The waiting queue is counted, never looped over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from batchscope.adapters import boot
+from batchscope.adapters.base import Adapter, Handle
+from batchscope.adapters.facts import Completion, Decision, Progress, Request, Traits
+from batchscope.adapters.guard import Seam, Times
+from batchscope.adapters.hello import own_version
+from batchscope.schemas import reasons
+from batchscope.schemas.reasons import DeferralReason, Provides
+
+EXACT, ABSENT = Provides.EXACT, Provides.ABSENT
+PROVIDES: Mapping[str, Provides] = {
+    "arrived.engine_arrival_ns": EXACT,
+    "arrived.key": EXACT,
+    "arrived.external_key": ABSENT,
+    "arrived.trace_lo": EXACT,
+    "arrived.max_tokens": EXACT,
+    "arrived.priority": EXACT,
+    "arrived.model": ABSENT,
+    "arrived.lora": ABSENT,
+    "arrived.tenant": EXACT,
+    "scheduled.schedule_ns": EXACT,
+    "scheduled.budget_tokens": EXACT,
+    "scheduled.draft_tokens": ABSENT,
+    "scheduled.head_serial": EXACT,
+    "scheduled.admission_stop": EXACT,
+    "scheduled.kv_total_blocks": EXACT,
+    "scheduled.kv_used_blocks": EXACT,
+    "scheduled.kv_evictable_blocks": EXACT,
+    "completed.at_ns": EXACT,
+    "completed.forward_ns": ABSENT,
+    "completed.padded_tokens": ABSENT,
+    "completed.graph_mode": ABSENT,
+    "finished.engine_queue_ns": ABSENT,
+    "finished.engine_ttft_ns": EXACT,
+    "finished.engine_e2e_ns": EXACT,
+    "finished.output_tokens": EXACT,
+    "preempted.lost_tokens": EXACT,
+    "resumed.cached_tokens": EXACT,
+    "transfer.at_ns": ABSENT,
+    "blocked.at_ns": ABSENT,
+    "delivered.at_ns": ABSENT,
+}
+
+
+def seams() -> tuple[Seam, ...]:
+    """The hooked methods; the first one opens each iteration."""
+    of = attrgetter("scheduler")
+    return (
+        Seam("scheduler.schedule", of, "schedule", after=on_schedule),
+        Seam("scheduler.update", of, "update", after=on_update, before=on_update_entry),
+        Seam("scheduler.add", of, "add", after=on_add),
+        Seam("scheduler.preempt", of, "preempt", after=on_preempt, before=on_preempt_entry),
+        Seam("scheduler.finish", of, "finish", after=on_finish),
+    )
+
+
+def attach(engine: Any, env: Mapping[str, str] = os.environ) -> Handle:
+    """Hook a bundled Engine, on the thread that steps it or before it steps. Never raises."""
+    return boot.attach(adapter(), engine, env)
+
+
+def adapter() -> Adapter:
+    """This adapter as data."""
+    return Adapter(
+        kind="mini",
+        seams=seams(),
+        provides=PROVIDES,
+        traits=Traits(ids=ids, request=request, progress=progress),
+        subject=lambda engine: Subject(engine.scheduler),
+        hello=hello,
+    )
+
+
+@dataclass(slots=True)
+class Subject:
+    """What the translations read beside their arguments: the scheduler, and the one being preempted."""
+
+    scheduler: Any
+    victim: Progress | None = None
+
+
+def on_schedule(watch: Any, times: Times, batch: Any) -> None:
+    """schedule() -> batch."""
+    entered, left, ours = times
+    recorder, scheduler = watch.recorder, watch.subject.scheduler
+    for seq in batch.resumed:
+        recorder.resumed(seq, at_ns=left, target_tokens=seq.target, cached_tokens=seq.num_cached)
+    recorder.scheduled(
+        batch, decision(scheduler, batch, at_ns=left, schedule_ns=left - entered - ours)
+    )
+
+
+def on_update_entry(watch: Any, batch: Any, tokens: Any) -> None:
+    """Ends in this update come after its COMPLETED."""
+    watch.recorder.hold()
+
+
+def on_update(watch: Any, times: Times, result: Any, batch: Any, tokens: Any) -> None:
+    """update(batch, tokens) -> the finished."""
+    recorder = watch.recorder
+    gone: set[str] = set()
+    if recorder.departed:
+        iteration = recorder.in_flight(batch)
+        gone = {r for r, last in recorder.departed.items() if last >= iteration}
+    recorder.completed(batch, Completion(times[0], emissions(batch, tokens, gone)))
+
+
+def on_add(watch: Any, times: Times, result: None, seq: Any) -> None:
+    """add(seq), unless it was rejected."""
+    watch.recorder.arrived(seq, at_ns=times[1])
+
+
+def on_preempt_entry(watch: Any, seq: Any) -> None:
+    """preempt(seq) forgets what had been computed."""
+    watch.subject.victim = progress(seq)
+
+
+def on_preempt(watch: Any, times: Times, result: None, seq: Any) -> None:
+    """preempt(seq): this scheduler preempts for want of blocks alone, and recomputes."""
+    watch.recorder.preempted(
+        seq, at_ns=times[1], before=watch.subject.victim, reason=_CODES[DeferralReason.KV_BLOCKS]
+    )
+
+
+def on_finish(watch: Any, times: Times, result: None, seq: Any, reason: Any) -> None:
+    """finish(seq, reason)."""
+    watch.recorder.finished(
+        seq,
+        at_ns=times[1],
+        reason=FINISH[reason.value],
+        output_tokens=len(seq.output),
+        engine_ns=(
+            None,
+            since_arrival(seq, seq.first_token_ns),
+            since_arrival(seq, seq.finished_ns),
+        ),
+    )
+
+
+def decision(scheduler: Any, batch: Any, *, at_ns: int, schedule_ns: int) -> Decision:
+    """What the scheduler decided: members split by phase, the pool, who was left out and why."""
+    blocks, waiting = scheduler.blocks, len(scheduler.waiting)
+    decodes, prefill = split(scheduler, batch)
+    stop = batch.stop
+    code = 0 if stop is None else STOP.get(stop.value, _UNKNOWN)
+    return Decision(
+        at_ns,
+        schedule_ns,
+        batch.num_prefill_tokens,
+        batch.num_decode_tokens,
+        len(scheduler.running),
+        waiting,
+        decodes,
+        [(m.seq, m.start, m.tokens) for m in prefill],
+        drafts(batch, len(decodes)),
+        deferred(code, waiting) if code and waiting else (),
+        batch.budget,
+        0,
+        batch.stop_head,
+        code,
+        blocks.total,
+        blocks.used,
+        blocks.evictable,
+    )
+
+
+def split(scheduler: Any, batch: Any) -> tuple[list[Any], list[Any]]:
+    """(sequences that decode, members that prefill), without a look at each member where that is proved.
+
+    A member is a running request, once: as many decode members as running requests are all of them.
+    """
+    members = batch.members
+    if not batch.num_prefill_tokens:
+        running = scheduler.running
+        same = len(running) == len(members)
+        return (running if same else [m.seq for m in members]), []
+    prefill = last_prefill(batch)
+    if prefill is None:
+        return [m.seq for m in members if not m.is_prefill], [m for m in members if m.is_prefill]
+    return [m.seq for m in members[: len(members) - len(prefill)]], prefill
+
+
+def last_prefill(batch: Any) -> list[Any] | None:
+    """The prefill members when all are at the end of the batch, which their sum of tokens proves; else None."""
+    found = []
+    left = batch.num_prefill_tokens
+    for member in reversed(batch.members):
+        if not member.is_prefill:
+            break
+        found.append(member)
+        left -= member.tokens
+    return None if left else found[::-1]
+
+
+def drafts(batch: Any, n_decodes: int) -> list[tuple[Any, int]]:
+    """Decode members with other than one token: none while there are as many tokens as members."""
+    if batch.num_decode_tokens == n_decodes:
+        return []
+    return [(m.seq, m.tokens) for m in batch.members if not m.is_prefill and m.tokens != 1]
+
+
+def deferred(stop: int, waiting: int) -> tuple[tuple[int, int, int], ...]:
+    """Rows (requests, reason, position) of those left waiting: all alike, or the head and those behind it."""
+    if stop in _GLOBAL:
+        return ((waiting, stop, _AT["global"]),)
+    rows = ((1, stop, _AT["head"]), (waiting - 1, stop, _AT["behind"]))
+    return rows if waiting > 1 else rows[:1]
+
+
+def emissions(batch: Any, tokens: Mapping[str, int], gone: set[str]) -> list[tuple[Any, int]]:
+    """Members that did not emit exactly one token, each with 0: no token, or `gone` before it came."""
+    members = batch.members
+    silent = len(members) - len(tokens)
+    if not silent and not gone:
+        return []
+    last = last_prefill(batch) if batch.num_prefill_tokens and not gone else None
+    rows = [(m.seq, 0) for m in last or () if m.seq.request_id not in tokens]
+    if len(rows) == silent and not gone:
+        return rows
+    kept = tokens.keys() - gone
+    return [(m.seq, 0) for m in members if m.seq.request_id not in kept]
+
+
+def since_arrival(seq: Any, at_ns: int | None) -> int | None:
+    """By the engine's own clock, None while it hasn't come."""
+    return None if at_ns is None else at_ns - seq.arrival_ns
+
+
+def ids(sequences: Iterable[Any]) -> list[str]:
+    """Their request ids, in order."""
+    return [seq.request_id for seq in sequences]
+
+
+def request(seq: Any) -> Request:
+    """Who it is."""
+    return Request(
+        prompt_tokens=len(seq.prompt),
+        max_tokens=seq.max_tokens,
+        priority=seq.priority,
+        engine_arrival_ns=seq.arrival_ns,
+        tenant=seq.tenant,
+        trace=seq.trace_context,
+    )
+
+
+def progress(seq: Any) -> Progress:
+    """How far it is; a hit is known once it was admitted."""
+    waiting = seq.status.value == "waiting"
+    phase = reasons.Phase.PREFILL if seq.num_computed < seq.target else reasons.Phase.DECODE
+    return Progress(
+        seq.num_computed,
+        len(seq.output),
+        None if waiting or seq.num_preemptions else seq.num_cached,
+        seq.num_preemptions,
+        0 if waiting else _PHASE[phase],
+    )
+
+
+def hello(engine: Any) -> dict[str, Any]:
+    """Version, config and sizes; a runner without weights leaves theirs out."""
+    config = engine.config
+    return {
+        "version": own_version(),
+        "model_name": f"mini-{config.runner}",
+        "config": dataclasses.asdict(config),
+        "block_tokens": config.block_size,
+        **weights(engine.runner, config.model),
+    }
+
+
+def weights(runner: Any, model: Any) -> dict[str, int]:
+    """Bytes of parameters and of one token's KV, where the runner has a model on a device."""
+    if not hasattr(runner, "model") or not hasattr(runner, "cache"):
+        return {}
+    parameters = sum(p.numel() * p.element_size() for p in runner.model.parameters())
+    width = model.num_layers * model.num_kv_heads * model.head_dim
+    return {
+        "param_bytes": parameters,
+        "kv_bytes_per_token": 2 * width * runner.cache.element_size(),
+    }
+
+
+_CODES = reasons.codes(DeferralReason)
+_PHASE = reasons.codes(reasons.Phase)
+_UNKNOWN = _CODES[DeferralReason.UNKNOWN]
+_GLOBAL = frozenset(_CODES[reason] for reason in reasons.GLOBAL_REASONS)
+_AT = {position.value: code for position, code in reasons.codes(reasons.Position).items()}
+STOP: Mapping[str, int] = {
+    "token_budget": _CODES[DeferralReason.TOKEN_BUDGET],
+    "max_seqs": _CODES[DeferralReason.MAX_REQUESTS],
+    "no_blocks": _CODES[DeferralReason.KV_BLOCKS],
+    "watermark": _CODES[DeferralReason.KV_WATERMARK],
+    "preempted_this_step": _CODES[DeferralReason.PREEMPTION],
+}
+FINISH: Mapping[str, int] = {
+    word.value: code
+    for word, code in reasons.codes(reasons.FinishReason).items()
+    if word.value in ("stop", "length", "abort", "error")
+}
