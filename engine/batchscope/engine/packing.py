@@ -6,6 +6,8 @@ Used by torch_runner alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -22,22 +24,24 @@ def row_order(batch: Batch) -> list[Member]:
 
 def pack(members: Sequence[Member], *, block_size: int, device: torch.device) -> Inputs:
     """Rows for `members`, which are in row_order, on `device`."""
-    ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    sample: list[int] = []
-    for member in members:
-        places = range(member.start, member.start + member.tokens)
-        table = member.seq.block_table
-        ids += member.seq.tokens(places.start, places.stop)
-        positions += places
-        slots += [table[p // block_size] * block_size + p % block_size for p in places]
-        if samples(member):
-            sample.append(len(ids) - 1)
-    flat = (torch.tensor(values, dtype=torch.long) for values in (ids, positions, slots, sample))
-    ids_, positions_, slots_, sample_ = (values.to(device) for values in flat)
-    groups = [_group(part, row, block_size, device) for row, part in _parts(members)]
-    return Inputs(ids_, positions_, slots_, groups, sample_)
+    tensor = partial(torch.tensor, dtype=torch.long, device=device)
+    rows = [(member, place) for member in members for place in _places(member)]
+    ends = accumulate(member.tokens for member in members)
+    return Inputs(
+        ids=tensor([id_ for m in members for id_ in m.seq.tokens(m.start, m.start + m.tokens)]),
+        positions=tensor([place for _, place in rows]),
+        slots=tensor([_slot(member, place, block_size) for member, place in rows]),
+        groups=[_group(part, row, block_size, device) for row, part in _parts(members)],
+        sample=tensor([end - 1 for m, end in zip(members, ends, strict=True) if samples(m)]),
+    )
+
+
+def _places(member: Member) -> range:
+    return range(member.start, member.start + member.tokens)
+
+
+def _slot(member: Member, place: int, block_size: int) -> int:
+    return member.seq.block_table[place // block_size] * block_size + place % block_size
 
 
 def _parts(members: Sequence[Member]) -> Iterator[tuple[int, Sequence[Member]]]:
