@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.schemas.records import BY_KIND, LOSS, Record, Tail
+from batchscope.schemas.records import (
+    BY_KIND,
+    LOSS,
+    NO_MEMBERS,
+    SAME_DECODES,
+    SCHEDULED,
+    Record,
+    Tail,
+)
 from batchscope.schemas.ring import Raw
 from batchscope.schemas.ring.layout import FIRST_SEQ, FRAME_BYTES, frame
 
@@ -37,7 +45,7 @@ class Columns:
         """
         starts = self._starts
         for tail in self._record.tails:
-            counts = self.fields[tail.count].astype(np.int64)
+            counts = _counts(self.fields, self._record, tail)
             if tail.name == name:
                 return _gather(self._data, starts=starts, counts=counts, tail=tail)
             starts = starts + counts * tail.size
@@ -132,11 +140,27 @@ def _columns(data: Bytes, *, index: Ints, bodies: Ints, sizes: Ints, record: Rec
     fields = _fixed(data, starts, record)
     needed = np.full(len(index), fixed, np.int64)
     for tail in record.tails:
-        needed += fields[tail.count].astype(np.int64) * tail.size
+        needed += _counts(fields, record, tail) * tail.size
     whole = needed <= sizes[index]
     if not whole.all():
         index, starts, fields = index[whole], starts[whole], fields[whole]
     return Columns(index, fields, record, data, starts + fixed)
+
+
+_LEFT_OUT = {
+    (SCHEDULED.kind, "decode"): SAME_DECODES | NO_MEMBERS,
+    (SCHEDULED.kind, "prefill"): NO_MEMBERS,
+    (SCHEDULED.kind, "drafts"): NO_MEMBERS,
+}
+"""Flags under which a tail has no rows although its count field counts members."""
+
+
+def _counts(fields: Rows, record: Record, tail: Tail) -> Ints:
+    """Rows that each record's tail really has."""
+    counts = fields[tail.count].astype(np.int64)
+    if left_out := _LEFT_OUT.get((record.kind, tail.name)):
+        counts[(fields["flags"] & left_out) != 0] = 0
+    return counts
 
 
 def _fixed(data: Bytes, starts: Ints, record: Record) -> Rows:
