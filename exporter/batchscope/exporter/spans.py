@@ -288,7 +288,7 @@ def _value(attribute: Attribute, value: Any) -> Value | None:
         return words(attribute.enum)[int(value)]
     if attribute.column in _KEYS and isinstance(value, int):
         return f"{value % 2**64:016x}"
-    return float(value * 1e-9) if attribute.seconds else cast("Value", value)
+    return float(value / 1e9) if attribute.seconds else cast("Value", value)
 
 
 def _word(row: Mapping[str, Any], column: str, enum: type[Word]) -> str | None:
