@@ -37,7 +37,7 @@ SELECT clipped.ring_id, clipped.serial, requests.request_key, requests.prompt_to
        CASE WHEN requests.finished_at_ns IS NOT NULL AND requests.unix_ns < $to_ns THEN requests.unix_ns END
            AS finished_unix_ns,
        CASE WHEN requests.unix_ns < $to_ns THEN requests.finish_reason END AS finish_reason,
-       clipped.phase, clipped.recompute, clipped.tokens_each,
+       clipped.phase, clipped.recompute, clipped.tokens_each, clipped.emitted_each,
        (clipped.first_iteration + skipped * stride)::BIGINT AS first_iteration,
        (upto - skipped)::BIGINT AS n_iterations, clipped.stride,
        (clipped.context_first + skipped * CASE WHEN clipped.phase = 'prefill' THEN clipped.tokens_each

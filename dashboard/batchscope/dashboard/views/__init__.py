@@ -1,0 +1,1 @@
+"""Pages of the dashboard; each has one `page()` that app.py mounts."""

@@ -1,0 +1,90 @@
+"""Which engine a page is about, and what to say when there is none. Used by every page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import streamlit as st
+
+from batchscope.dashboard.client import Client, ClientError, Unreachable
+
+Engine = dict[str, Any]
+
+HOW_TO_START = """
+Start the exporter on the machine of the engine, then this page fills by itself:
+
+```sh
+batchscope serve
+```
+
+Or see the whole road with a bundled engine and traffic: `make demo`. If the exporter runs
+elsewhere, set `BATCHSCOPE_URL` (and `BATCHSCOPE_TOKEN`) before `batchscope dashboard`.
+"""
+HOW_TO_ATTACH = """
+The exporter runs and no engine has written a ring yet. Install batchscope in the engine's
+environment and start the engine with the adapter on:
+
+```sh
+pip install batchscope
+BATCHSCOPE=1 vllm serve MODEL
+```
+
+Engine and exporter must see the same folder: `$BATCHSCOPE_DIR`, else `/dev/shm/batchscope-<uid>`.
+To see it without an engine of your own: `make demo`.
+"""
+
+
+@st.cache_resource
+def client() -> Client:
+    """One connection for all sessions."""
+    return Client.from_environment()
+
+
+def choose() -> Engine | None:
+    """The engine picked by the person, as a row of engine_choices; None after saying what to do."""
+    try:
+        engines = client().query("engine_choices").to_pylist()
+    except Unreachable as error:
+        return _empty(str(error), HOW_TO_START, icon=":material/power_off:")
+    except ClientError as error:
+        return _empty(str(error), "", icon=":material/error:")
+    if not engines:
+        return _empty("No engine is attached.", HOW_TO_ATTACH, icon=":material/hourglass_empty:")
+    return _pick(engines)
+
+
+def _empty(sentence: str, advice: str, *, icon: str) -> None:
+    with st.container(border=True):
+        st.markdown(f"#### {icon} {sentence}")
+        st.markdown(advice)
+
+
+def _pick(engines: list[Engine]) -> Engine:
+    labels = [_label(engine) for engine in engines]
+    wanted = st.query_params.get("engine")
+    index = labels.index(wanted) if wanted in labels else 0
+    label = st.selectbox("Engine", labels, index=index, label_visibility="collapsed", key="engine")
+    if len(engines) > 1:
+        st.query_params["engine"] = label
+    return engines[labels.index(label)]
+
+
+def _label(engine: Engine) -> str:
+    rank = f" · rank {engine['dp_rank']}" if engine["dp_rank"] else ""
+    gone = "" if engine["state"] == "live" else f" ({engine['state']})"
+    return f"{engine['engine']}{rank}{gone}"
+
+
+def config_of(engine: Engine) -> dict[str, Any]:
+    """The engine's configuration; {} when unknown."""
+    try:
+        found = json.loads(engine["config"] or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def scope(engine: Engine) -> dict[str, Any]:
+    """Parameters that pick this engine in a query."""
+    return {"engine": engine["engine"], "dp_rank": engine["dp_rank"]}

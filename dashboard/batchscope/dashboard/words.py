@@ -1,0 +1,72 @@
+"""Figures as a person reads them: the one place where ns become ms and counts get separators.
+
+Unknown (None) is an en dash everywhere, never 0.
+"""
+
+from __future__ import annotations
+
+DASH = "–"  # noqa: RUF001
+
+REASONS = {
+    "token_budget": "token budget",
+    "max_requests": "request slots",
+    "kv_blocks": "KV blocks",
+    "kv_watermark": "KV watermark",
+    "chunk_policy": "chunk policy",
+    "prefill_throttle": "prefill throttle",
+    "lora": "LoRA",
+    "cache_prefetch": "cache prefetch",
+}
+"""Reasons that read differently from their word."""
+
+
+def reason(word: str | None) -> str:
+    """A deferral reason in words; None: nobody was left out."""
+    return "queue emptied" if word is None else REASONS.get(word, word)
+
+
+def duration(ns: float | None) -> tuple[str, str]:
+    """Number and unit: 22.4 ms, 1.24 s, 12 us."""
+    if ns is None:
+        return DASH, ""
+    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if ns >= scale:
+            return _three_digits(ns / scale), unit
+    return f"{ns:.0f}", "ns"
+
+
+def duration_text(ns: float | None) -> str:
+    """Number and unit in one string."""
+    return " ".join(part for part in duration(ns) if part)
+
+
+def count(value: float | None) -> str:
+    """12,345 up to a million, then 1.23 M; a decimal below 100 unless whole."""
+    if value is None:
+        return DASH
+    if value >= 1e6:
+        return f"{_three_digits(value / 1e6)} M"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio of 0..1 as a percentage, with a decimal where it is small."""
+    if ratio is None:
+        return DASH
+    small = 0 < ratio < 0.0995
+    return f"{ratio * 100:.1f} %" if small else f"{ratio * 100:.0f} %"
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    """part / whole, None where it can't be known."""
+    return None if part is None or not whole else part / whole
+
+
+def plural(number: int, word: str) -> str:
+    """1 request, 2 requests."""
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def _three_digits(value: float) -> str:
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f}"
