@@ -31,7 +31,8 @@ FRAME = Struct("<IIQ")
 SEQ = Struct("<Q")
 WORD = Struct("<II")
 
-_FIXED = Struct("<8sII16sQIIqqII")
+_FIXED = Struct("<8sII16sQIIqqI")
+_CRC = Struct("<I")  # over the fixed part and HELLO
 _HELLO_BYTE = 256
 
 
@@ -112,24 +113,25 @@ def pack_header(header: Header) -> bytes:
         header.mono_ns,
         header.unix_ns,
         len(text),
-        crc32(text),
     )
-    return fixed.ljust(_HELLO_BYTE, b"\0") + text
+    checked = fixed + _CRC.pack(crc32(text, crc32(fixed)))
+    return checked.ljust(_HELLO_BYTE, b"\0") + text
 
 
 def parse_header(page: bytes, *, name: str) -> Header:
     """Header from a ring file's first 64 KiB; RingFormatError or RingVersionError about `name`."""
     if len(page) < HEADER_BYTES or page[: len(MAGIC)] != MAGIC:
         raise RingFormatError(f"{name} is not a batchscope ring")
-    _, version, size, uuid, segment, segments, _, mono, unix, n, crc = _FIXED.unpack_from(page)
+    _, version, size, uuid, segment, segments, _, mono, unix, n = _FIXED.unpack_from(page)
     if version != SCHEMA_VERSION:
         raise RingVersionError(
             f"{name} has schema version {version}, this batchscope reads version {SCHEMA_VERSION}: "
             "use the same version in the engine's environment and here"
         )
     text = page[_HELLO_BYTE : _HELLO_BYTE + n]
+    (crc,) = _CRC.unpack_from(page, _FIXED.size)
     sane = size == HEADER_BYTES and 0 < segments <= 4096 and 4096 <= segment <= 1 << 30
-    if not sane or segment % 8 or len(text) != n or crc32(text) != crc:
+    if not sane or segment % 8 or crc32(text, crc32(page[: _FIXED.size])) != crc:
         raise RingFormatError(f"{name} has a damaged header")
     return Header(uuid, segment, segments, mono, unix, json.loads(text))
 

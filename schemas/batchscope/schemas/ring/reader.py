@@ -154,7 +154,7 @@ class RingReader:
         header = self._header
         at = self._pos % header.ring_bytes
         new = head_pos - self._pos
-        want = new if 0 < new <= header.ring_bytes else _PROBE_BYTES
+        want = max(new, _PROBE_BYTES) if new <= header.ring_bytes else _PROBE_BYTES
         data = self._read(at, min(want, max_bytes, header.ring_bytes - at))
         if len(data) < FRAME.size:
             return data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import time
@@ -55,6 +54,7 @@ class RingWriter:
     `iteration_id` is the id that the next SCHEDULED will carry (from 1): the caller increments it
     *after* that record's append, since the append may open a segment, which states it. `segment`
     goes up by one whenever a segment begins: what was announced before is to be announced again.
+    `largest` is how many framed bytes a record may have, known from the first `grow` on.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class RingWriter:
         self._fd = -1
         self._grown = 0
         self._segment_bytes = 0
+        self.largest = 0
         self._map: Any = None
         self._words: Any = None
         self._seq = FIRST_SEQ
@@ -87,11 +88,6 @@ class RingWriter:
         self._left = -1
         self._lap_bytes = -HEADER_BYTES
         _writers.add(self)
-
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest framed record; 0 before the first `grow`."""
-        return self._segment_bytes // 4
 
     def grow(self) -> bool:
         """Allocate one more segment (1 MiB: about 0.5 ms); True once all are there and mapped.
@@ -123,6 +119,7 @@ class RingWriter:
         _watch_forks()
         prepare(folder, group=self._group)
         self._segment_bytes = _ring_bytes(folder, self._size) // SEGMENTS // _PAGE * _PAGE
+        self.largest = self._segment_bytes // 4
         self._fd = create(self._growing, mode=0o640 if is_shared(folder) else 0o600)
         # Really allocated, not ftruncate: the first write to a hole of a full tmpfs is SIGBUS.
         os.posix_fallocate(self._fd, 0, HEADER_BYTES)
@@ -167,9 +164,9 @@ class RingWriter:
         """
         length = FRAME_BYTES + len(body)
         room = (length + 7) & -8
+        if room > self.largest and self.ready:
+            raise ValueError(f"a record of {room} bytes, the largest is {self.largest}")
         if room > self._left:
-            if room > self.largest:
-                raise ValueError(f"a record of {room} bytes, the largest is {self.largest}")
             self._switch()
         self._put(body, length, room)
 
@@ -242,12 +239,11 @@ class RingWriter:
 
 
 def _ring_bytes(folder: Path, size: int | None) -> int:
-    if size is None:
-        room = os.statvfs(folder)
-        size = min(LARGEST_RING, room.f_bavail * room.f_frsize // 4)
-    if size > 1 << 40:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-    return max(size, SMALLEST_RING)
+    """All segments: as asked, else a quarter of what is free: collectives live there, too."""
+    if size is not None:
+        return max(size, SEGMENTS * _PAGE)
+    room = os.statvfs(folder)
+    return max(SMALLEST_RING, min(LARGEST_RING, room.f_bavail * room.f_frsize // 4))
 
 
 def _watch_forks() -> None:
