@@ -67,12 +67,8 @@ class Followed:
         raw = self.reader.poll()
         if raw is None:
             return None
-        chunk = chunk_from(
-            raw,
-            ring_id=self.ring_id,
-            ring_uuid=self.reader.ring_uuid,
-            position=self.reader.position,
-        )
+        seq, byte_pos = self.reader.position
+        chunk = chunk_from(raw, self.ring_id, self.reader.ring_uuid, seq=seq, byte_pos=byte_pos)
         rows = self.fold.fold(chunk)
         self.keep(rows)
         if chunk.of(BYE) is not None:

@@ -1,0 +1,88 @@
+"""The command line: a table of commands, each in a module that is imported only when it runs.
+
+Exit codes: 0 done, 1 failed at run time, 2 a mistake in flags, files or values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from types import ModuleType
+from typing import NoReturn
+
+from batchscope.exporter.errors import BatchscopeError, ConfigError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand; its module has `add(parser)` and `run(args) -> int`, extra is for pip."""
+
+    name: str
+    module: str
+    help: str
+    extra: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("demo", "demo", "an engine under traffic, exporter and dashboard, in one go", "all"),
+    Command("serve", "serve", "follow engines, store, and answer", "exporter"),
+    Command("dashboard", "dashboard", "the pages, in a browser", "dashboard"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that says one sentence and ends with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line instead of a page of usage."""
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; no traceback for a user's mistake."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parser(words).parse_args(words)
+        return int(args.run(args))
+    except ConfigError as error:
+        return _fail(error, 2)
+    except BatchscopeError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(words: Sequence[str]) -> Parser:
+    """The parser; only the named command's module is imported."""
+    parser = Parser(prog="batchscope", description="See inside batches.", allow_abbrev=False)
+    parser.add_argument(
+        "--version", action="version", version=f"batchscope {version('batchscope')}"
+    )
+    chosen = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for command in COMMANDS:
+        sub = chosen.add_parser(command.name, help=command.help, allow_abbrev=False)
+        if command.name in words:
+            module = _load(command)
+            module.add(sub)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def _load(command: Command) -> ModuleType:
+    try:
+        return import_module(f"{__name__}.{command.module}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("batchscope"):
+            raise
+        cure = f"pip install 'batchscope[{command.extra}]'"
+        raise ConfigError(f"{command.name} needs {error.name}: {cure}") from None
+
+
+def _fail(error: BaseException, code: int) -> int:
+    print(f"batchscope: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,108 @@
+"""`batchscope dashboard`: the pages in a browser, of a running exporter or of a store file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from batchscope.exporter.errors import BatchscopeError, ConfigError
+
+START_S = 20.0
+_STREAMLIT = {
+    "server.headless": "true",
+    "browser.gatherUsageStats": "false",
+    "server.fileWatcherType": "none",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("--listen", default="127.0.0.1:8501", metavar="HOST:PORT", help="pages")
+    parser.add_argument(
+        "--exporter", default=os.environ.get("BATCHSCOPE_URL"), metavar="URL", help="whom to ask"
+    )
+    parser.add_argument("--store", type=Path, metavar="FILE", help="read this file instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the pages until told to stop."""
+    if find_spec("streamlit") is None:
+        raise ConfigError("dashboard needs streamlit: pip install 'batchscope[dashboard]'")
+    host, _, port = str(args.listen).rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"can't use {args.listen!r} for --listen: write it as 127.0.0.1:8501")
+    _must_be_free(host.strip("[]"), int(port))
+    if args.store is None:
+        url = args.exporter or "http://127.0.0.1:9477"
+        os.execve(sys.executable, _streamlit(host, port), _environment(url))  # noqa: S606
+    with _reading(args.store) as url:
+        return subprocess.call(_streamlit(host, port), env=_environment(url))
+
+
+def _streamlit(host: str, port: str) -> list[str]:
+    app = find_spec("batchscope.dashboard.app")
+    if app is None or app.origin is None:
+        raise ConfigError("batchscope.dashboard is not installed here")
+    settings = {**_STREAMLIT, "server.address": host.strip("[]"), "server.port": port}
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    return [sys.executable, "-m", "streamlit", "run", app.origin, *flags]
+
+
+def _environment(url: str) -> dict[str, str]:
+    return dict(os.environ) | {"BATCHSCOPE_URL": url}
+
+
+@contextmanager
+def _reading(store: Path) -> Iterator[str]:
+    """A read-only exporter on a store file; its URL."""
+    if not store.is_file():
+        raise ConfigError(f"there is no file {store}")
+    port = _free_port()
+    flags = ["--read-only", "--store", str(store), "--listen", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "batchscope.exporter.cli", "serve", *flags]
+    child = subprocess.Popen(command, env={**os.environ, "BATCHSCOPE_TOKEN": ""})
+    try:
+        _await(f"http://127.0.0.1:{port}", child)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        child.terminate()
+        child.wait(10)
+
+
+def _await(url: str, child: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and child.poll() is None:
+        if _answers(f"{url}/readyz"):
+            return
+        time.sleep(0.1)
+    raise BatchscopeError("the exporter on that store did not start; its message is above")
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=1).close()  # noqa: S310 (our own URL)
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _must_be_free(host: str, port: int) -> None:
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
