@@ -7,7 +7,7 @@ each. Used by the recorder alone, on the stepping thread.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from batchscope.adapters.facts import Progress, Request, Traits
@@ -78,27 +78,19 @@ class Book:
         except KeyError:
             return array("I", [serials.get(i) or self._number(i) for i in ids])
 
-    def introduce(
-        self, requests: Sequence[Any], serials: Sequence[int], *, at_ns: int, most: int
-    ) -> bool:
-        """Write LIVE for at most `most` of them that this segment doesn't know; True when none is left.
+    def knows(self, serial: int) -> bool:
+        """Whether this segment has been told who that is."""
+        return serial in self._introduced
 
-        The comparison of lengths makes the usual case free: everybody is introduced.
-        """
+    def knows_all(self, serials: Iterable[int]) -> bool:
+        """The same of many; in the usual case, when everyone alive is known, without a look at them."""
         known = self._introduced
-        if len(known) == len(self.serials) or known.issuperset(serials):
-            return True
-        due = [i for i, serial in enumerate(serials) if serial not in known]
-        for i in due[:most]:
-            self.known(requests[i], at_ns=at_ns)
-        return len(due) <= most
+        return len(known) == len(self.serials) or known.issuperset(serials)
 
     def leave(self, request: Any) -> None:
-        """Drop a request's entry; the last few are remembered for batches in flight."""
+        """Drop a known request's entry; the last few are remembered for batches in flight."""
         request_id = self._id(request)
-        serial = self.serials.pop(request_id, None)
-        if serial is None:
-            return
+        serial = self.serials.pop(request_id)
         self._introduced.discard(serial)
         self._left[request_id] = serial
         if len(self._left) > REMEMBERED:

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SHARE = 0.01
-WINDOW = 256
-"""Iterations in the moving mean, and before the first judgement: one slow step proves nothing."""
-LARGEST_SAMPLE = 8
-"""A sample counts for at most so many means: a hook that was descheduled for 4 ms did not work for 4 ms."""
+WINDOW = 512
+"""Iterations of one mean: a hook that was descheduled for 4 ms once adds 8 us to it, not 4 ms."""
 
 
 class Budget:
-    """Moving means of our cost and of the interval, in ns. A share of 0 means no limit."""
+    """Sums of our cost and of the interval over a window, in ns. A share of 0 means no limit."""
 
     def __init__(self, share: float = SHARE) -> None:
         self.share = share
-        self.cost_ns = self.interval_ns = 0.0
-        self._seen = 0
+        self.found = 0.0
+        """Our share of the interval over the last full window."""
+        self.restart()
 
     def restart(self) -> None:
-        """Begin anew: what is measured has changed."""
-        self.cost_ns = self.interval_ns = 0.0
-        self._seen = 0
+        """Begin a window: what is measured has changed, or it was full."""
+        self._cost_ns = self._interval_ns = self._seen = 0
 
     def exceeded(self, cost_ns: int, interval_ns: int) -> bool:
-        """Take one iteration in; True when our share of the interval is above the limit."""
+        """Take one iteration in; True when a window is full and our share of it above the limit."""
+        self._cost_ns += cost_ns
+        self._interval_ns += interval_ns
         self._seen += 1
-        weight = 1 / min(self._seen, WINDOW)
-        most = LARGEST_SAMPLE * self.cost_ns if self._seen > WINDOW else cost_ns
-        self.cost_ns += weight * (min(cost_ns, most) - self.cost_ns)
-        self.interval_ns += weight * (interval_ns - self.interval_ns)
-        limit = self.share * self.interval_ns
-        return self._seen > WINDOW and 0 < limit < self.cost_ns
+        return self._seen >= WINDOW and self._judge()
+
+    def _judge(self) -> bool:
+        self.found = self._cost_ns / max(1, self._interval_ns)
+        self.restart()
+        return 0 < self.share < self.found
 
 
 def budget_from(env: Mapping[str, str]) -> Budget:

@@ -182,19 +182,20 @@ def decision(scheduler: Any, batch: Any, *, at_ns: int, schedule_ns: int) -> Dec
 
 
 def split(scheduler: Any, batch: Any) -> tuple[list[Any], list[Any]]:
-    """(sequences that decode, members that prefill), without a look at each member where that is proved.
+    """(sequences that decode, members that prefill), without a look at each where that is proved.
 
-    A member is a running request, once: as many decode members as running requests are all of them.
+    A member is a running request, once. So with as many members as running requests they are the
+    same, and those that decode are the running list without the prefill members at its end.
     """
-    members = batch.members
-    if not batch.num_prefill_tokens:
-        running = scheduler.running
-        same = len(running) == len(members)
-        return (running if same else [m.seq for m in members]), []
-    prefill = last_prefill(batch)
-    if prefill is None:
-        return [m.seq for m in members if not m.is_prefill], [m for m in members if m.is_prefill]
-    return [m.seq for m in members[: len(members) - len(prefill)]], prefill
+    members, running = batch.members, scheduler.running
+    prefill = last_prefill(batch) if batch.num_prefill_tokens else []
+    if prefill is not None and len(members) == len(running):
+        if not prefill:
+            return running, []
+        count = len(members) - len(prefill)
+        if running[count:] == [m.seq for m in prefill]:
+            return running[:count], prefill
+    return [m.seq for m in members if not m.is_prefill], [m for m in members if m.is_prefill]
 
 
 def last_prefill(batch: Any) -> list[Any] | None:

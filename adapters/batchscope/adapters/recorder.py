@@ -6,7 +6,6 @@ object but the decode members of the last decision, and those only until one of 
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -14,9 +13,11 @@ from struct import Struct
 from typing import Any, Protocol
 
 from batchscope.adapters.book import Book
+from batchscope.adapters.decodes import Decodes
 from batchscope.adapters.facts import Completion, Decision, Progress, Traits
 from batchscope.adapters.labels import Labels, clipped
 from batchscope.adapters.naming import Naming
+from batchscope.schemas.reasons import NoticeKind, Phase, PreemptMode, codes
 from batchscope.schemas.records import (
     BLOCKED,
     BYE,
@@ -34,7 +35,6 @@ from batchscope.schemas.records import (
     SCHEDULED,
     UNBLOCKED,
 )
-from batchscope.schemas.reasons import NoticeKind, Phase, PreemptMode, codes
 from batchscope.schemas.ring import LEVEL_MEMBERS, framed
 
 INTRODUCTIONS = 6
@@ -50,6 +50,7 @@ NOTICE_BYTES = 200
 EDGE_BYTES = 512
 """More than any edge record takes, framed, with the LIVE before it."""
 
+_SLACK = EDGE_BYTES * (2 + INTRODUCTIONS)
 _PREFILL_ROW = Struct("<3I")
 _PAIR_ROW = Struct("<2I")
 _DEFERRED_ROW = Struct("<IHH")
@@ -86,15 +87,15 @@ class Recorder:
 
     def __init__(self, writer: Writer, traits: Traits, *, naming: Naming, level: int) -> None:
         self._writer = writer
+        self._largest = writer.largest
+        self._head = 0
         self._labels = Labels(writer.append)
         self._book = Book(writer.append, traits=traits, naming=naming, labels=self._labels)
         self._segment = writer.segment
         self.level = level
         self.observer_ns: int | None = None
         self.completed_ns = 0
-        self._decodes: Any = None
-        self._decode_serials: array[int] = array("I")
-        self._introduced = False
+        self._decodes = Decodes(self._book)
         self._in_flight: dict[int, int] = {}
         self._newest = self._settled = 0
         self.departed: dict[str, int] = {}
@@ -107,8 +108,6 @@ class Recorder:
         self._dropped_said = 0
         self._edges = 0
         self._empty: list[int] = []
-
-    # -- requests ---------------------------------------------------------------------------------
 
     def arrived(self, request: Any, *, at_ns: int) -> None:
         """A request entered the scheduler."""
@@ -161,12 +160,12 @@ class Recorder:
         else:
             self._posted.append((edge, args, fields))
 
-    # -- iterations -------------------------------------------------------------------------------
-
     def scheduled(self, batch: object, decision: Decision) -> None:
         """schedule() returned `batch`. Without tokens it counts into EMPTY instead."""
-        self.release()
-        self._drain(decision.at_ns)
+        if self._held:
+            self.release()
+        if self._edges or self._posted or self.dropped != self._dropped_said:
+            self._drain(decision.at_ns)
         if not decision.decodes and not decision.prefill and not decision.dummy:
             self._count_empty(decision)
             return
@@ -184,7 +183,9 @@ class Recorder:
         iteration = self._in_flight.pop(id(batch), None)
         if iteration is not None:
             self._completed(iteration, completion)
-        self.release()
+        self._holding = False
+        if self._held:
+            self.release()
 
     def in_flight(self, batch: object) -> int:
         """The iteration id of a batch between schedule and update, 0 for one that we did not see."""
@@ -197,8 +198,6 @@ class Recorder:
             held, self._held = self._held, []
             for write in held:
                 write()
-
-    # -- ourselves --------------------------------------------------------------------------------
 
     def notice(
         self, kind: NoticeKind, text: str, *, at_ns: int, seam: str = "", count: int = 1
@@ -218,21 +217,19 @@ class Recorder:
         self._book.clear()
         self._in_flight.clear()
         self.departed.clear()
-        self._forget_members()
+        self._decodes.forget()
         self.observer_ns = None
 
     def distrust(self) -> None:
         """After a fault of ours: a record may be missing, so take nothing announced for granted."""
         self._holding = False
         self._book.forget()
-        self._forget_members()
+        self._decodes.forget()
 
     def set_level(self, level: int) -> None:
         """Name members or only count them, from the next record on."""
         self.level = level
-        self._forget_members()
-
-    # -- inside -----------------------------------------------------------------------------------
+        self._decodes.forget()
 
     def _room(self, nbytes: int) -> None:
         """Have so many bytes free in one segment; a new one stands alone."""
@@ -240,11 +237,7 @@ class Recorder:
         if self._writer.segment != self._segment:
             self._segment = self._writer.segment
             self._book.forget()
-            self._forget_members()
-
-    def _forget_members(self) -> None:
-        self._decodes = None
-        self._introduced = False
+            self._decodes.new_segment()
 
     def _known(self, request: Any, at_ns: int, progress: Progress | None = None) -> int:
         self._room(EDGE_BYTES)
@@ -259,7 +252,7 @@ class Recorder:
     def _finished(self, request: Any, times: tuple[int, ...], end: tuple[int, int]) -> None:
         serial = self._known(request, times[0])
         self._writer.append(FINISHED.struct.pack(FINISHED.kind, 0, *times, serial, *end))
-        self._depart(request)
+        self._depart(request, serial)
         self._book.leave(request)
 
     def _preempted(
@@ -268,10 +261,10 @@ class Recorder:
         serial = self._known(request, at_ns, before)
         fields = (at_ns, serial, before.computed_tokens, mode, reason)
         self._writer.append(PREEMPTED.struct.pack(PREEMPTED.kind, 0, *fields))
-        self._depart(request)
+        self._depart(request, serial)
 
-    def _depart(self, request: Any) -> None:
-        self._decodes = None
+    def _depart(self, request: Any, serial: int) -> None:
+        self._decodes.drop(serial)
         if self._newest > self._settled and len(self.departed) < POSTED:
             self.departed[self._ids((request,))[0]] = self._newest
 
@@ -314,22 +307,11 @@ class Recorder:
 
     def _scheduled(self, d: Decision) -> None:
         writer = self._writer
-        rows = 8 * len(d.deferred)
-        members = 4 * len(d.decodes) + 12 * len(d.prefill) + 8 * len(d.drafts)
-        named = self.level >= LEVEL_MEMBERS and self._fits(rows + members)
-        size = framed(_FIXED_BYTES + rows + (members if named else 0))
-        self._room(size + EDGE_BYTES * (2 + INTRODUCTIONS))
-        head = 0 if d.head is None else self._book.known(d.head, at_ns=d.at_ns)
-        flags, tail = (0, b"")
-        if named:
-            flags, tail = self._members(d, size)
-        else:
-            flags = NO_MEMBERS
-            self._forget_members()
+        flags, tail = self._tail(d)
         iteration = writer.iteration_id
         body = _PACK_SCHEDULED(
             SCHEDULED.kind,
-            flags | (DUMMY if d.dummy else 0),
+            flags | DUMMY if d.dummy else flags,
             iteration,
             d.at_ns,
             d.schedule_ns,
@@ -340,7 +322,7 @@ class Recorder:
             d.draft_tokens,
             d.running,
             d.waiting,
-            head,
+            self._head,
             NULL32 if d.kv_total_blocks is None else d.kv_total_blocks,
             NULL32 if d.kv_used_blocks is None else d.kv_used_blocks,
             NULL32 if d.kv_evictable_blocks is None else d.kv_evictable_blocks,
@@ -350,46 +332,45 @@ class Recorder:
             len(d.deferred),
             d.admission_stop,
         )
-        writer.append(body + b"".join([_DEFERRED_ROW.pack(*row) for row in d.deferred]) + tail)
+        writer.append(body + tail if tail else body)
         writer.iteration_id = iteration + 1
         self._newest = iteration
+        self._decodes.told = not flags & NO_MEMBERS
 
-    def _fits(self, tails: int) -> bool:
-        return framed(_FIXED_BYTES + tails) <= self._writer.largest
-
-    def _members(self, d: Decision, size: int) -> tuple[int, bytes]:
-        """Flags and tails of the members; everyone new to the segment has been introduced before it,
-        those of a long list of decodes over the next iterations.
+    def _tail(self, d: Decision) -> tuple[int, bytes]:
+        """Flags and tails. Whoever is named has been introduced to the segment before, a long list of
+        decodes over the next iterations.
         """
-        book, at_ns = self._book, d.at_ns
-        prefill = [
-            _PREFILL_ROW.pack(book.known(request, at_ns=at_ns), start, tokens)
-            for request, start, tokens in d.prefill
-        ]
-        serials = self._serials(d)
-        if not self._introduced:
-            self._introduced = book.introduce(d.decodes, serials, at_ns=at_ns, most=INTRODUCTIONS)
-        drafts = [_PAIR_ROW.pack(book.known(r, at_ns=at_ns), n) for r, n in d.drafts]
+        rows = 8 * len(d.deferred)
+        members = 4 * len(d.decodes) + 12 * len(d.prefill) + 8 * len(d.drafts)
+        self._room(members + rows + _SLACK)
+        self._head = 0 if d.head is None else self._book.known(d.head, at_ns=d.at_ns)
+        deferred = b"".join([_DEFERRED_ROW.pack(*row) for row in d.deferred]) if rows else b""
+        size = framed(_FIXED_BYTES + rows + members)
+        if self.level < LEVEL_MEMBERS or size > self._largest:
+            return NO_MEMBERS, deferred
+        return self._members(d, deferred, size)
+
+    def _members(self, d: Decision, deferred: bytes, size: int) -> tuple[int, bytes]:
+        decodes, named = self._decodes, b""
+        decodes.follow(d.decodes)
+        if d.prefill or d.drafts:
+            named = self._named(d)
+        if decodes.introduced < len(decodes.serials):
+            decodes.introduce(at_ns=d.at_ns, most=INTRODUCTIONS)
         self._room(size)
-        same = self._decodes is not None and serials is self._decode_serials
-        if not same:
-            self._decodes, self._decode_serials = list(d.decodes), serials
-        tail = b"".join([b"" if same else serials.tobytes(), *prefill, *drafts])
-        return (SAME_DECODES if same else 0), tail
+        if decodes.told:
+            return SAME_DECODES, deferred + named
+        return 0, b"".join((deferred, decodes.serials.tobytes(), named))
 
-    def _serials(self, d: Decision) -> array[int]:
-        """The decode members' serials; the very array of the decision before when they are the same.
-
-        Comparing two lists of the same objects is one pass over pointers: 0.2 us for 256 members, where
-        their serials take 11 us.
-        """
-        if self._decodes is not None and self._decodes == d.decodes:
-            return self._decode_serials
-        self._introduced = False
-        return self._book.all_serials(d.decodes)
+    def _named(self, d: Decision) -> bytes:
+        known, at_ns = self._book.known, d.at_ns
+        rows = [_PREFILL_ROW.pack(known(r, at_ns=at_ns), start, n) for r, start, n in d.prefill]
+        rows += [_PAIR_ROW.pack(known(r, at_ns=at_ns), n) for r, n in d.drafts]
+        return b"".join(rows)
 
     def _completed(self, iteration: int, c: Completion) -> None:
-        pairs = [_PAIR_ROW.pack(self._book.serial_of(r), n) for r, n in c.emitted]
+        emitted = [_PAIR_ROW.pack(self._book.serial_of(r), n) for r, n in c.emitted]
         body = _PACK_COMPLETED(
             COMPLETED.kind,
             0,
@@ -397,12 +378,15 @@ class Recorder:
             c.at_ns,
             NULL64 if c.forward_ns is None else c.forward_ns,
             NULL32 if c.padded_tokens is None else c.padded_tokens,
-            len(pairs),
+            len(emitted),
             c.graph_mode,
         )
-        self._room(framed(len(body) + 8 * len(pairs)))
-        self._writer.append(body + b"".join(pairs))
+        if emitted:
+            body = b"".join((body, *emitted))
+        self._room(framed(len(body)))
+        self._writer.append(body)
         self.completed_ns = c.at_ns
-        self._settled = max(self._settled, iteration)
+        if iteration > self._settled:
+            self._settled = iteration
         if self.departed:
             self.departed = {r: k for r, k in self.departed.items() if k > iteration}

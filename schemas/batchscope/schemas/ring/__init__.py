@@ -4,9 +4,11 @@ Standard library only: the writing half runs inside engines.
 """
 
 from batchscope.schemas.ring.control import (
+    DETACH_WORD,
     LEVEL_ITERATIONS,
     LEVEL_MEMBERS,
     LEVEL_OFF,
+    LEVEL_WORD,
     Control,
     read_level,
     request_detach,
@@ -31,9 +33,11 @@ from batchscope.schemas.ring.sweep import sweep
 from batchscope.schemas.ring.writer import RingWriter
 
 __all__ = [
+    "DETACH_WORD",
     "LEVEL_ITERATIONS",
     "LEVEL_MEMBERS",
     "LEVEL_OFF",
+    "LEVEL_WORD",
     "Control",
     "Raw",
     "RingError",

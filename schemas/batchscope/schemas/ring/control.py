@@ -29,7 +29,7 @@ LEVEL_MEMBERS = 2
 _PAGE = 4096
 _MAGIC = int.from_bytes(b"BSCPCTRL", "little")
 _WORD = Struct("<Q")
-_LEVEL, _DETACH = 1, 2
+LEVEL_WORD, DETACH_WORD = 1, 2
 
 
 class Control:
@@ -59,14 +59,19 @@ class Control:
         except OSError as why:
             raise RingUnavailable(f"no control file in {folder}: {why.strerror}") from why
 
+    @property
+    def words(self) -> memoryview:
+        """The page as words, [LEVEL_WORD] and [DETACH_WORD], where a call is too dear: 35 ns, not 90."""
+        return self._words
+
     def level(self) -> int:
         """0 off, 1 iterations, 2 members; what a newer writer calls more is members."""
-        level = self._words[_LEVEL]
+        level = self._words[LEVEL_WORD]
         return level if level < LEVEL_MEMBERS else LEVEL_MEMBERS  # noqa: FURB136 - min() is 3x slower
 
     def detach_requested(self) -> bool:
         """Whether somebody asked the adapter to leave."""
-        return self._words[_DETACH] != 0
+        return self._words[DETACH_WORD] != 0
 
     def close(self, *, unlink: bool = False) -> None:
         """Give the file up; afterwards neither question may be asked."""
@@ -81,19 +86,19 @@ def set_level(folder: Path, ring_uuid: str, level: int) -> None:
     """Ask the engine for a detail level; it takes effect with its next iteration."""
     if level not in (LEVEL_OFF, LEVEL_ITERATIONS, LEVEL_MEMBERS):
         raise ValueError(f"no such detail level: {level}")
-    _write(folder, ring_uuid, word=_LEVEL, value=level)
+    _write(folder, ring_uuid, word=LEVEL_WORD, value=level)
 
 
 def request_detach(folder: Path, ring_uuid: str) -> None:
     """Ask the adapter to restore the engine and leave."""
-    _write(folder, ring_uuid, word=_DETACH, value=1)
+    _write(folder, ring_uuid, word=DETACH_WORD, value=1)
 
 
 def read_level(folder: Path, ring_uuid: str) -> int:
     """The level asked for last; RingError when there is no such control file."""
     fd = _open(folder, ring_uuid, os.O_RDONLY)
     try:
-        (level,) = _WORD.unpack(os.pread(fd, _WORD.size, _LEVEL * _WORD.size))
+        (level,) = _WORD.unpack(os.pread(fd, _WORD.size, LEVEL_WORD * _WORD.size))
         return min(int(level), LEVEL_MEMBERS)
     finally:
         let_go(fd)

@@ -1,0 +1,243 @@
+"""Life of an attached adapter: dormant, growing its ring, active, gone. Made by boot.
+
+The control word decides, once per iteration and without a system call. A dormant engine pays one
+hook on its scheduler's decision and holds one page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from batchscope.adapters.base import Adapter
+from batchscope.adapters.budget import budget_from
+from batchscope.adapters.guard import FAULTS_IN_A_ROW, Faults, Patch, install
+from batchscope.adapters.hello import hello_for
+from batchscope.adapters.naming import naming_from
+from batchscope.adapters.recorder import Recorder
+from batchscope.schemas.reasons import NoticeKind
+from batchscope.schemas.ring import (
+    DETACH_WORD,
+    LEVEL_ITERATIONS,
+    LEVEL_MEMBERS,
+    LEVEL_OFF,
+    LEVEL_WORD,
+    Control,
+    RingUnavailable,
+    RingWriter,
+)
+
+_NOTHING_ASKED = (0, LEVEL_OFF, 0)
+_REOPEN = (0, -1, 0)
+"""Control words of an engine without a control file: leave it alone, or open one at the next step."""
+
+
+class Attachment:
+    """One adapter on one engine: a Handle to its owner, a Watch to its hooks."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        engine: Any,
+        env: Mapping[str, str],
+        *,
+        folder: Path,
+        clock: Callable[[], int],
+    ) -> None:
+        self.recorder: Recorder | None = None
+        self.clock = clock
+        self.spent_ns = 0
+        self.subject = adapter.subject(engine)
+        self.faults = Faults()
+        self.budget = budget_from(env)
+        self._adapter, self._engine, self._env, self._folder = adapter, engine, env, folder
+        self._control: Control | None = None
+        self._words: Any = _NOTHING_ASKED
+        self._asked = LEVEL_OFF
+        self._writer: RingWriter | None = None
+        self._resting: Recorder | None = None
+        self._most = LEVEL_MEMBERS
+        self._entered_ns = 0
+        self._gate: Patch | None = None
+        self._patches: list[Patch] = []
+        self._missing: frozenset[str] = frozenset()
+
+    @property
+    def attached(self) -> bool:
+        """Whether the gate is still ours to answer for."""
+        return self._gate is not None
+
+    @property
+    def ring_uuid(self) -> str | None:
+        """The ring's name, also before there is a ring."""
+        return None if self._writer is None else self._writer.ring_uuid
+
+    def begin(self) -> None:
+        """Take a control file in the folder and hook the gate. When active, have the whole ring now,
+        before the first step; RingUnavailable when that can't be, with nothing left behind.
+        """
+        self._missing = self._lacking()
+        gate = self._adapter.seams[0]
+        if gate.name in self._missing:
+            raise RingUnavailable(f"this engine has no {gate.name}")
+        self._gate = install(gate, self._engine, self, gate=self._tick)
+        try:
+            self._open()
+            while self._words[LEVEL_WORD] != self._asked:
+                self._turn()
+        except Exception:
+            self._leave(NoticeKind.FAULT, "no ring")
+            raise
+
+    def detach(self) -> None:
+        """Restore what is still ours, say BYE, close. What others have wrapped passes through from now on."""
+        self._leave(NoticeKind.DETACHED, "asked to leave")
+
+    def fault(self, seam: str, error: Exception, *, in_a_row: int) -> None:
+        """Count a translation's fault; after three in a row of one seam go quiet for good."""
+        self.faults.tell(self.recorder, seam, error, at_ns=self.clock())
+        if in_a_row >= FAULTS_IN_A_ROW:
+            self._leave(NoticeKind.DETACHED, f"{in_a_row} faults in a row at {seam}")
+
+    def reborn(self) -> None:
+        """In a forked child: the ring is the parent's; one of our own is opened at the first step."""
+        if self._gate is None:
+            return
+        if self._control is not None:
+            self._control.close()
+        self.recorder = self._resting = self._control = self._writer = None
+        self._words, self._asked = _REOPEN, LEVEL_OFF
+
+    def _tick(self) -> None:
+        """Once per iteration: two words of mapped memory, and the account of the iteration before."""
+        words = self._words
+        if words[LEVEL_WORD] != self._asked or words[DETACH_WORD]:
+            self._guarded(self._turn)
+        recorder = self.recorder
+        if recorder is not None:
+            self._account(recorder)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as why:
+            self._leave(NoticeKind.FAULT, str(why))
+            print(f"batchscope: off, {why}", file=sys.stderr)
+
+    def _open(self) -> None:
+        level = LEVEL_MEMBERS if self._env.get("BATCHSCOPE") == "1" else LEVEL_OFF
+        group = self._env.get("BATCHSCOPE_GROUP")
+        hello = hello_for(
+            self._adapter, self._engine, self._env, missing=self._missing, level=level
+        )
+        self._writer = RingWriter(self._folder, hello, mono=self.clock, group=group)
+        self._control = Control.create(
+            self._folder, self._writer.ring_uuid, level=level, group=group
+        )
+        self._words = self._control.words
+        self._naming = naming_from(self._env, self._folder)
+
+    def _turn(self) -> None:
+        """Follow the control words; a ring that is still growing gets one more segment."""
+        if self._control is None or self._writer is None:
+            self._open()
+        elif self._words[DETACH_WORD]:
+            self.detach()
+        elif (asked := self._words[LEVEL_WORD]) == LEVEL_OFF:
+            self._pause()
+            self._asked = asked
+        elif self._writer.grow():
+            self._resume(self._writer, min(asked, self._most))
+            self._asked = asked
+
+    def _resume(self, writer: RingWriter, level: int) -> None:
+        if self.recorder is not None:
+            self.recorder.set_level(level)
+            return
+        recorder = self._resting
+        if recorder is None:
+            recorder = Recorder(writer, self._adapter.traits, naming=self._naming, level=level)
+            self._report_missing(recorder)
+        recorder.set_level(level)
+        self.recorder, self._resting = recorder, None
+        self.spent_ns = self._entered_ns = 0
+        self.budget.restart()
+        self._hook_all()
+
+    def _report_missing(self, recorder: Recorder) -> None:
+        text = "this engine has no such function"
+        for seam in sorted(self._missing):
+            recorder.notice(NoticeKind.MISSING_SEAM, text, at_ns=self.clock(), seam=seam)
+
+    def _hook_all(self) -> None:
+        if self._patches:
+            return
+        found = (install(seam, self._engine, self) for seam in self._adapter.seams[1:])
+        self._patches = [patch for patch in found if patch is not None]
+
+    def _lacking(self) -> frozenset[str]:
+        lacking = set()
+        for seam in self._adapter.seams:
+            try:
+                getattr(seam.owner(self._engine), seam.attribute)
+            except AttributeError:
+                lacking.add(seam.name)
+        return frozenset(lacking)
+
+    def _account(self, recorder: Recorder) -> None:
+        """Hand the cost of the iteration before to its record, and weigh it against the interval."""
+        now, cost = self.clock(), self.spent_ns
+        entered, self._entered_ns = self._entered_ns, now
+        self.spent_ns = 0
+        if not entered:
+            return
+        recorder.observer_ns = cost
+        busy = recorder.completed_ns - entered
+        if self.budget.exceeded(cost, busy if busy > 0 else now - entered):
+            self._guarded(self._shed)
+
+    def _shed(self) -> None:
+        """Over budget: first the members go, then we."""
+        assert self.recorder is not None
+        text = f"{self.budget.found:.1%} of the interval, the limit is {self.budget.share:.1%}"
+        if self.recorder.level < LEVEL_MEMBERS:
+            self._leave(NoticeKind.OVER_BUDGET, f"{text}: detached")
+            return
+        self._most = LEVEL_ITERATIONS
+        self.recorder.set_level(LEVEL_ITERATIONS)
+        self.recorder.notice(
+            NoticeKind.OVER_BUDGET, f"{text}: members left out", at_ns=self.clock()
+        )
+        self.budget.restart()
+
+    def _pause(self) -> None:
+        """Serials go on where they stopped when the level is raised again, so the recorder is kept."""
+        if self.recorder is not None:
+            self._resting, self.recorder = self.recorder, None
+            self._resting.bye(at_ns=self.clock())
+
+    def _leave(self, kind: NoticeKind, text: str) -> None:
+        """Whatever the reason: quiet first, then the originals, then the file."""
+        recorder, self.recorder = self.recorder, None
+        self._words, self._asked = _NOTHING_ASKED, LEVEL_OFF
+        patches = [*self._patches, *([self._gate] if self._gate else [])]
+        self._patches, self._gate = [], None
+        for patch in patches:
+            patch.restore()
+        if recorder is not None:
+            _say_goodbye(recorder, kind, text, at_ns=self.clock())
+        if self._control is not None:
+            self._control.close(unlink=self._writer is not None and not self._writer.ready)
+            self._control = None
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _say_goodbye(recorder: Recorder, kind: NoticeKind, text: str, *, at_ns: int) -> None:
+    try:
+        recorder.notice(kind, text, at_ns=at_ns)
+        recorder.bye(at_ns=at_ns)
+    except Exception as why:
+        print(f"batchscope: the last words are lost, {why}", file=sys.stderr)

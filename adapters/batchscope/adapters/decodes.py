@@ -1,0 +1,82 @@
+"""The decode members of the last decision, followed from one to the next without a look at each.
+
+Most decisions keep them; the others take out a few, which their own hooks have announced, and add a few at the
+end. Both are seen by comparing lists of pointers: 256 members 0.2 us, where their serials take 11 us.
+Used by the recorder alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from batchscope.adapters.book import Book
+
+
+class Decodes:
+    """Request objects and their serials side by side; an object is let go when its request leaves.
+
+    `told` says that the last SCHEDULED of this segment named exactly these; `introduced` counts the leading
+    ones that this segment knows.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._requests: list[Any] = []
+        self.serials: array[int] = array("I")
+        self.introduced = 0
+        self.told = False
+
+    def forget(self) -> None:
+        """Nobody is known: let all objects go."""
+        self._requests = []
+        self.serials = array("I")
+        self.new_segment()
+
+    def new_segment(self) -> None:
+        """What was told and introduced before counts no more."""
+        self.introduced = 0
+        self.told = False
+
+    def drop(self, serial: int) -> None:
+        """A request left or lost its place."""
+        index = _position(self.serials, serial)
+        if index < 0:
+            return
+        del self._requests[index], self.serials[index]
+        self.introduced -= index < self.introduced
+        self.told = False
+
+    def follow(self, decodes: Sequence[Any]) -> None:
+        """Take over the members of a new decision."""
+        known = self._requests
+        if decodes == known:
+            return
+        self.told = False
+        joined = decodes[len(known) :]
+        if decodes[: len(known)] == known:
+            known.extend(joined)
+            self.serials.extend(self._book.all_serials(joined))
+            return
+        self._requests = list(decodes)
+        self.serials = self._book.all_serials(decodes)
+        self.introduced = len(decodes) if self._book.knows_all(self.serials) else 0
+
+    def introduce(self, *, at_ns: int, most: int) -> None:
+        """Write LIVE for the next ones that this segment doesn't know, at most `most`."""
+        while most and self.introduced < len(self.serials):
+            if not self._book.knows(self.serials[self.introduced]):
+                self._book.known(self._requests[self.introduced], at_ns=at_ns)
+                most -= 1
+            self.introduced += 1
+
+
+def _position(serials: array[int], serial: int) -> int:
+    """Where `serial` stands, -1 for nowhere: a search in bytes, 1 us for 2,000 where index() takes 30."""
+    raw = serials.tobytes()
+    wanted = serial.to_bytes(4, "little")
+    at = raw.find(wanted)
+    while at % 4 and at > 0:
+        at = raw.find(wanted, at + 1)
+    return at // 4 if at >= 0 else -1
