@@ -1,4 +1,4 @@
-"""What a reader returns of what was written: all of it in order, or an exact account of the rest."""
+"""What a reader returns: all that was written, in order, or an exact account of the rest."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_poll_is_bounded_but_never_stuck_on_one_large_record(
     raws = everything(open_reader(writer.path), polls=10)
     assert sum(len(raw.offsets) for raw in raws) == 4
     small = open_reader(writer.path)
-    sizes = [len(raw.offsets) for raw in iter(lambda: small.poll(max_bytes=100), None)]
+    sizes = [len(raw.offsets) for raw in iter(lambda: small.poll(max_bytes=1), None)]
     assert sizes == [1, 1, 1, 1]
 
 

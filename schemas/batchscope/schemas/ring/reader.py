@@ -155,7 +155,7 @@ class RingReader:
         at = self._pos % header.ring_bytes
         new = head_pos - self._pos
         want = max(new, _PROBE_BYTES) if new <= header.ring_bytes else _PROBE_BYTES
-        data = self._read(at, min(want, max_bytes, header.ring_bytes - at))
+        data = self._read(at, min(want, max(max_bytes, FRAME.size), header.ring_bytes - at))
         if len(data) < FRAME.size:
             return data
         length, _, seq = FRAME.unpack_from(data)
