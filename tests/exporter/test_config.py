@@ -75,7 +75,7 @@ def test_a_bad_value_is_one_sentence_with_place_and_cure(name, text, words):
 )
 def test_a_bad_file_is_named(tmp_path, text, words):
     file = toml(tmp_path, text)
-    with pytest.raises(ConfigError, match="batchscope.toml") as caught:
+    with pytest.raises(ConfigError, match=r"batchscope\.toml") as caught:
         resolve({}, env=ENV, files=[file])
     assert words in str(caught.value)
 

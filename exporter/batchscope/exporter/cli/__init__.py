@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from types import ModuleType
 from typing import NoReturn
 
 from batchscope.exporter.errors import BatchscopeError, ConfigError
@@ -50,9 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser(words).parse_args(words)
         return int(args.run(args))
     except ConfigError as error:
-        return _fail(error, 2)
+        return _fail(str(error), 2)
     except BatchscopeError as error:
-        return _fail(error, 1)
+        return _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "batchscope").startswith("batchscope"):
+            raise
+        return _fail(_cure(words, error.name or ""), 2)
     except KeyboardInterrupt:
         return 130
 
@@ -67,22 +70,17 @@ def _parser(words: Sequence[str]) -> Parser:
     for command in COMMANDS:
         sub = chosen.add_parser(command.name, help=command.help, allow_abbrev=False)
         if command.name in words:
-            module = _load(command)
+            module = import_module(f"{__name__}.{command.module}")
             module.add(sub)
             sub.set_defaults(run=module.run)
     return parser
 
 
-def _load(command: Command) -> ModuleType:
-    try:
-        return import_module(f"{__name__}.{command.module}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("batchscope"):
-            raise
-        cure = f"pip install 'batchscope[{command.extra}]'"
-        raise ConfigError(f"{command.name} needs {error.name}: {cure}") from None
+def _cure(words: Sequence[str], missing: str) -> str:
+    command = next(command for command in COMMANDS if command.name in words)
+    return f"{command.name} needs {missing}: pip install 'batchscope[{command.extra}]'"
 
 
-def _fail(error: BaseException, code: int) -> int:
-    print(f"batchscope: {error}", file=sys.stderr)
+def _fail(sentence: str, code: int) -> int:
+    print(f"batchscope: {sentence}", file=sys.stderr)
     return code

@@ -1,0 +1,116 @@
+"""The running exporter: store, pipeline, outputs and HTTP server, put together and taken down."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from batchscope.exporter import gpu
+from batchscope.exporter.api import Service, build
+from batchscope.exporter.config import Config
+from batchscope.exporter.errors import ConfigError
+from batchscope.exporter.otel import SpanSink, exporter_for
+from batchscope.exporter.pipeline import Options, Pipeline
+from batchscope.exporter.prom import Exposition
+from batchscope.exporter.retention import Bounds
+from batchscope.exporter.store import Store
+from batchscope.schemas.ring import RingError
+
+DAY_NS = 86_400_000_000_000
+log = logging.getLogger(__name__)
+
+
+def serve(config: Config, listener: socket.socket) -> None:
+    """Run until a signal says to stop. Raises ConfigError, StoreError."""
+    with _service(config) as service:
+        _serve(service, listener, config)
+
+
+@contextmanager
+def _service(config: Config) -> Iterator[Service]:
+    memory = f"{config['memory'] >> 10}KiB"
+    store = Store.open(config["store"], memory_limit=memory, read_only=config["read_only"])
+    try:
+        if config["read_only"]:
+            yield Service(store)
+        else:
+            with _running(config, store) as service:
+                yield service
+    finally:
+        store.close()
+
+
+@contextmanager
+def _running(config: Config, store: Store) -> Iterator[Service]:
+    if config["dir"] is None:
+        raise ConfigError("there is no /dev/shm for rings here: name a folder with --dir")
+    sampler = gpu.start(config["gpu_hz"]) if config["gpu_hz"] else None
+    spans = _spans(config)
+    pipeline = Pipeline(
+        config["dir"],
+        store,
+        options=_options(config),
+        sinks={"otlp": spans} if spans else {},
+        samples=sampler.take if sampler else None,
+    )
+    try:
+        pipeline.start()
+    except RingError as error:
+        raise ConfigError(str(error)) from None
+    exposition = Exposition(
+        pipeline.engines,
+        pipeline.exporter_values,
+        gpu=sampler.values if sampler else None,
+        exemplars=spans.exemplars if spans else None,
+    )
+    try:
+        yield Service(store, pipeline, exposition)
+    finally:
+        pipeline.stop()
+        if sampler:
+            sampler.close()
+
+
+def _spans(config: Config) -> SpanSink | None:
+    if config["otlp"] is None:
+        return None
+    sender = exporter_for(config["otlp"], protocol=config["otlp_protocol"])
+    return SpanSink(sender, ratio=config["otlp_ratio"])
+
+
+def _options(config: Config) -> Options:
+    bounds = Bounds(config["keep_size"], round(config["keep_days"] * DAY_NS))
+    return Options(slo=config["slo"], queue_bytes=config["queue"], bounds=bounds)
+
+
+def _serve(service: Service, listener: socket.socket, config: Config) -> None:
+    settings: dict[str, Any] = {
+        "log_level": "warning",
+        "access_log": False,
+        "timeout_graceful_shutdown": 3,
+        "timeout_keep_alive": 30,
+        "h11_max_incomplete_event_size": 64 << 10,
+        "limit_concurrency": 256,
+    }
+    server = _Server(uvicorn.Config(build(service, token=config["token"]), **settings))
+    server.closing = service.closing
+    host, port = listener.getsockname()[:2]
+    log.info("listening on http://%s:%s, store %s", host, port, config["store"])
+    server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells streams to end at the first signal; uvicorn itself would wait for them."""
+
+    closing: threading.Event
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """First signal: drain; second: at once."""
+        self.closing.set()
+        super().handle_exit(sig, frame)
