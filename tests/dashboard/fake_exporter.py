@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -20,6 +19,10 @@ from batchscope.exporter.errors import QueryError
 from batchscope.exporter.queries import named
 from batchscope.exporter.tables import statements
 from traffic import Traffic  # type: ignore[import-not-found, unused-ignore]
+
+NOW_NS = 1_795_000_000_000_000_000
+"""The clock stands still here, so that what is drawn is the same every time."""
+
 
 def database() -> duckdb.DuckDBPyConnection:
     """An empty store in memory."""
@@ -47,7 +50,11 @@ def arrow(rows: list[dict[str, Any]]) -> pa.Table:
 def answer(db: duckdb.DuckDBPyConnection, name: str, given: dict[str, str]) -> pa.Table:
     """One named query with text parameters. Raises QueryError."""
     query = named(name)
-    return db.cursor().sql(query.sql, params=query.bind(given)).to_arrow_table()
+    table = db.cursor().sql(query.sql, params=query.bind(given)).to_arrow_table()
+    if "server_unix_ns" in table.column_names:
+        at = table.column_names.index("server_unix_ns")
+        table = table.set_column(at, "server_unix_ns", pa.array([NOW_NS] * table.num_rows))
+    return table
 
 
 def handler(db: duckdb.DuckDBPyConnection, log: list[str]) -> type[BaseHTTPRequestHandler]:
@@ -94,10 +101,10 @@ def main() -> None:
     args = parser.parse_args()
     db = database()
     if not args.empty:
-        start = time.time_ns() - int(args.seconds * 1e9)
+        start = NOW_NS - int(args.seconds * 1e9)
         traffic = Traffic(start_ns=start, seconds=args.seconds, slots=args.slots, blocks=args.blocks, rate=args.rate)
         traffic.run()
-        traffic.lose(from_ns=start + 40_000_000_000, seconds=2.5)
+        traffic.lose(from_ns=NOW_NS - 35_000_000_000, seconds=2.5)
         fill(db, traffic.tables)
     server = ThreadingHTTPServer(("127.0.0.1", args.port), handler(db, []))
     print(server.server_port, flush=True)

@@ -71,7 +71,7 @@ class Traffic:
             prompt = min(4000, int(self.rng.lognormvariate(6.0, 0.9)))
             output = min(400, max(2, int(self.rng.lognormvariate(4.4, 0.6))))
             self.waiting.append(Live(self.serial, self.next_arrival, prompt, output))
-            burst = 3.0 if int((self.next_arrival - self.start) / 2e10) % 2 else 0.6
+            burst = 2.2 if int((self.next_arrival - self.start) / 2e10) % 2 else 0.6
             self.next_arrival += int(self.rng.expovariate(self.rate * burst) * 1e9)
 
     @property
@@ -235,7 +235,7 @@ class Traffic:
                  attached_unix_ns=self.start, state="live")
         self.tables["configs"] = [{"config_hash": "c0ffee", "config": json.dumps(config), "batch_id": 1}]
         self.add("audit", law="tokens_emitted", checks=self.iteration, violations=0)
-        self.tables["marks"] = [{"unix_ns": self.start + 25_000_000_000, "kind": "user", "engine": None, "text": "deploy 1.4.2", "batch_id": 1}]
+        self.tables["marks"] = [{"unix_ns": self.end - 48_000_000_000, "kind": "user", "engine": None, "text": "deploy 1.4.2", "batch_id": 1}]
 
     def lose(self, *, from_ns: int, seconds: float) -> None:
         """Forget what was seen in a stretch, as a reader that was overtaken would."""

@@ -5,24 +5,25 @@ Talks to one exporter (BATCHSCOPE_URL, default http://127.0.0.1:9477) and to nob
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import streamlit as st
 
 from batchscope.dashboard.views import iterations, now
 
+# Streamlit leaves 6 rem above the first element and 1 rem between any two: a panel has less to give.
 TIGHT = """<style>
 .stMainBlockContainer { padding-top: 4.2rem; padding-bottom: 2rem; max-width: 1760px; }
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
-.stMainBlockContainer h5 { padding: 0.4rem 0 0; }
 </style>"""
-"""Streamlit leaves 6 rem above the first element and 1 rem between any two: a panel has less to give."""
 
 
 def main() -> None:
     """Draw the chosen page."""
-    st.set_page_config(page_title="batchscope", page_icon=":material/stacked_bar_chart:", layout="wide")
+    st.set_page_config(page_title="batchscope", page_icon=str(files(__package__ or "batchscope.dashboard") / "icon.svg"), layout="wide")
     st.html(TIGHT)
     pages = [
-        st.Page(now.page, title="Now", url_path="now", default=True),
+        st.Page(now.page, title="Now", default=True),
         st.Page(iterations.page, title="Iterations", url_path="iterations"),
     ]
     st.navigation(pages, position="top").run()

@@ -49,10 +49,17 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 
+def mean(value: float) -> str:
+    """A mean count: two decimals where it is small, so that rare isn't never."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
 def percent(ratio: float | None) -> str:
     """A ratio of 0..1 as a percentage, with a decimal where it is small."""
     if ratio is None:
         return DASH
+    if 0 < ratio < 0.0005:
+        return "<0.1 %"
     small = 0 < ratio < 0.0995
     return f"{ratio * 100:.1f} %" if small else f"{ratio * 100:.0f} %"
 

@@ -45,7 +45,7 @@ def board(glance: Glance) -> Figure:
         "status": status(glance.engine, glance.now),
         "groups": [
             _group("What holds admission back, last minute", 7, [bound(glance)]),
-            _group("Left out of a decision, last minute", 5, [left_out(glance)]),
+            _group("Who is left out, last minute", 5, [left_out(glance)]),
             _group("Throughput, and how much of it was useful", 12, throughput(glance)),
             _group("Latency, last minute", 7, latency(glance)),
             _group("Queue", 5, queue(glance)),
@@ -123,12 +123,12 @@ def left_out(glance: Glance) -> Figure:
     rows = sorted(glance.rows("deferrals_by_reason"), key=lambda row: -row["left_out_mean"])
     top = max((row["left_out_mean"] for row in rows), default=1.0) or 1.0
     return {
-        "kind": "reasons", "label": "Requests left out per decision", "empty": "Nobody was left out.",
+        "kind": "reasons", "label": "Requests left out per decision · share of decisions", "empty": "Nobody was left out.",
         "help": "Mean over all decisions, and the share of decisions that left anyone out for that reason",
         "rows": [
             {"label": words.reason(row["reason"]), "colour": palette.reason_colour(row["reason"]),
              "ratio": row["left_out_mean"] / top,
-             "text": f"{words.count(round(row['left_out_mean'], 1))} · {words.percent(row['decisions_with'] / row['decisions'])}"}
+             "text": f"{words.mean(row['left_out_mean'])} · {words.percent(row['decisions_with'] / row['decisions'])}"}
             for row in rows[:5]
         ],
     }

@@ -98,9 +98,9 @@ def interval_pane(rows: Sequence[Row]) -> Figure:
 def slots_pane(rows: Sequence[Row], *, slots: int | None) -> Figure:
     """Requests running, under the engine's limit where it is known: slot-bound shows as a plateau."""
     running = {**_line(rows, "running_max", "running", palette.REASONS["max_requests"]), "stepped": True}
-    limit: Values = [None if row.get("running_max") is None else slots for row in rows]
     series = [running]
     if slots is not None:
+        limit = [slots] * len(rows)
         series.append({"label": "slots", "values": limit, "colour": "text", "dash": [6, 4]})
     return {
         "title": "Running requests", "format": "requests", "height": 80, "series": series,

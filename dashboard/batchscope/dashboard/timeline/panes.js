@@ -1,6 +1,8 @@
 // Stacked uPlot panes on one time axis: shared cursor, drag to zoom, double click to go back.
 // Zooming is the server's work: a selection is only reported, new data comes back.
 const GUTTER = 64;
+const WHOLE = new Set(["tokens", "requests", "percent"]);
+const WHOLE_STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 2500, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
 
 function cumulate(pane) {
   // Stacked series are drawn as running sums from the last to the first, so each covers the next.
@@ -33,12 +35,11 @@ function backdrop(plot, figure, themed) {
   const { ctx, bbox } = plot;
   const at = (x) => Math.min(bbox.left + bbox.width, Math.max(bbox.left, plot.valToPos(x, "x", true)));
   ctx.save();
-  for (const [from, to, label] of figure.shades) {
+  for (const [from, to] of figure.shades) {
     const [a, b] = [at(from), at(to)];
     ctx.fillStyle = themed.shade;
     ctx.fillRect(a, bbox.top, Math.max(b - a, 1), bbox.height);
     hatch(ctx, a, bbox.top, Math.max(b - a, 1), bbox.height, themed.grid);
-    if (plot.first && b - a > 24 * devicePixelRatio) write(plot, label, a + 4, themed.faint);
   }
   if (figure.window) {
     ctx.strokeStyle = themed.faint;
@@ -51,12 +52,18 @@ function backdrop(plot, figure, themed) {
 function foreground(plot, figure, themed) {
   const { ctx, bbox } = plot;
   ctx.save();
+  ctx.setLineDash([]);
+  ctx.lineWidth = devicePixelRatio;
   ctx.strokeStyle = themed.text;
+  for (const [from, to, label] of figure.shades) {
+    const [a, b] = [from, to].map((x) => plot.valToPos(x, "x", true));
+    if (plot.first && b - a > 24 * devicePixelRatio) write(plot, label, Math.max(a, bbox.left) + 4, themed);
+  }
   for (const [x, label] of figure.marks) {
     const at = plot.valToPos(x, "x", true);
     if (at < bbox.left || at > bbox.left + bbox.width) continue;
     line(ctx, at, bbox.top, bbox.height);
-    if (plot.first) write(plot, label, at + 4, themed.text);
+    if (plot.first) write(plot, label, at + 4, themed);
   }
   ctx.restore();
 }
@@ -83,12 +90,20 @@ function hatch(ctx, left, top, width, height, stroke) {
   ctx.restore();
 }
 
-function write(plot, text, x, fill) {
+// Text over lines stays legible by a halo in the page's background.
+function write(plot, text, x, themed) {
   const { ctx, bbox } = plot;
-  ctx.font = `${10 * devicePixelRatio}px sans-serif`;
-  ctx.fillStyle = fill;
+  ctx.font = `${11 * devicePixelRatio}px sans-serif`;
   ctx.textBaseline = "top";
-  ctx.fillText(text, x, bbox.top + 3 * devicePixelRatio);
+  ctx.textAlign = "left";
+  ctx.save();
+  ctx.lineWidth = 4 * devicePixelRatio;
+  ctx.lineJoin = "round";
+  ctx.strokeStyle = themed.background;
+  ctx.strokeText(text, x, bbox.top + 18 * devicePixelRatio);
+  ctx.restore();
+  ctx.fillStyle = themed.text;
+  ctx.fillText(text, x, bbox.top + 18 * devicePixelRatio);
 }
 
 function legendOf(pane, themed) {
@@ -112,16 +127,16 @@ function optionsFor(pane, figure, themed, { width, last, sync, report, legend })
   const { order } = columns(pane);
   const edges = order.map((i, at) => (pane.series[i].edge ? at + 1 : 0)).filter(Boolean);
   return {
-    width, height: pane.height + (last ? 26 : 6), ms: 1, padding: [4, 8, last ? 0 : 4, 0],
+    width, height: pane.height + (last ? 26 : 0), ms: 1, padding: [8, 8, last ? 0 : 6, 0],
     cursor: { sync: { key: sync }, drag: { x: true, y: false, setScale: false }, points: { size: 5 }, y: false },
     legend: { show: false },
     scales: {
       x: { range: () => figure.range },
-      y: { range: (_, __, max) => [0, pane.top ?? (max > 0 ? max * 1.08 : 1)] },
+      y: { range: (_, __, max) => [0, pane.top ?? (max > 0 ? max * 1.08 : 10)] },
     },
     axes: [
       { ...axis, size: last ? 26 : 0, show: last, space: 90, values: clock },
-      { ...axis, size: GUTTER, space: 28, gap: 6, values: (_, ticks) => ticks.map((v) => show(v, pane.format)) },
+      { ...axis, size: GUTTER, space: 26, gap: 6, ...(WHOLE.has(pane.format) ? { incrs: WHOLE_STEPS } : {}), values: (_, ticks) => ticks.map((v) => show(v, pane.format).replace(".0 ms", " ms")) },
     ],
     series: [{}, ...order.map((i) => lineOf(pane.series[i], themed))],
     bands: edges.length === 2 ? [{ series: [edges[1], edges[0]], fill: `color-mix(in srgb, ${colour(pane.series[order[edges[0] - 1]].colour, themed)} 28%, transparent)` }] : [],
@@ -139,7 +154,9 @@ function clock(plot, ticks, _, __, step) {
   const digits = step < 1000 ? 3 : 0;
   const options = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
   if (digits) options.fractionalSecondDigits = digits;
-  return ticks.map((tick) => new Date(tick).toLocaleTimeString("en-GB", options));
+  // A label centred on the right edge would be cut in half.
+  const fits = (tick) => plot.valToPos(tick, "x") < plot.over.clientWidth - 34;
+  return ticks.map((tick) => (fits(tick) ? new Date(tick).toLocaleTimeString("en-GB", options) : ""));
 }
 
 function strip(figure, themed) {

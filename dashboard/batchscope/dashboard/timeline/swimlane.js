@@ -4,13 +4,28 @@ const GUTTER = 64;
 const ROW = 15;
 const HEAD = 18;
 
+const KEYS = [
+  ["prefill", "prefill chunk"], ["recompute", "recompute"], ["decode", "decode"], ["arrives", "arrives"],
+  ["waits", "waits"], ["leaves", "leaves"], ["aborts", "aborted or failed"], ["preempted", "preempted"],
+];
+
+function keyOf(shape, label, colours) {
+  const key = node("span", "key");
+  const sign = node("i", shape, shape === "aborts" ? "×" : undefined);
+  const ink = { recompute: colours.prefill, preempted: colours.preemption }[shape] ?? colours[shape];
+  if (ink) sign.style.setProperty("--ink", ink);
+  key.append(sign, node("span", "", label));
+  return key;
+}
+
 class Swimlane {
   constructor(root, themed, send) {
     Object.assign(this, { root, themed, send });
     this.canvas = node("canvas");
     this.tip = node("div", "tip");
     this.tip.hidden = true;
-    root.replaceChildren(this.canvas, this.tip);
+    this.keys = node("div", "keys");
+    root.replaceChildren(this.keys, this.canvas, this.tip);
     this.observer = new ResizeObserver(() => this.figure && this.draw());
     this.observer.observe(root);
     this.canvas.addEventListener("mousemove", (event) => this.hover(event));
@@ -21,6 +36,7 @@ class Swimlane {
   show(figure) {
     this.figure = figure;
     this.spans = figure.iterations.map((ring) => new Map(ring.map(([id, from, to]) => [id, [from, to]])));
+    this.keys.replaceChildren(...KEYS.map(([shape, label]) => keyOf(shape, label, figure.colours)));
     this.order = figure.iterations.flatMap((ring, r) => ring.map(([id, from, to]) => ({ ring: r, id, from, to })));
     this.draw();
   }
@@ -52,6 +68,7 @@ class Swimlane {
     ctx.fillStyle = themed.faint;
     ctx.textBaseline = "middle";
     let free = GUTTER;
+    this.apart = wide > 10; // narrower cells are drawn joined: separators would be noise
     for (const { ring, id, from, to } of this.order) {
       const [a, b] = [this.x(from), this.x(to)];
       if (figure.selected && figure.selected[0] === ring && figure.selected[1] === id) {
@@ -59,7 +76,7 @@ class Swimlane {
         ctx.fillRect(a, 0, Math.max(2, b - a), height);
         ctx.fillStyle = themed.faint;
       }
-      if (wide > 5) { ctx.strokeStyle = themed.grid; line(ctx, b, HEAD, height - HEAD); }
+      if (this.apart) { ctx.strokeStyle = themed.grid; line(ctx, b, HEAD, height - HEAD); }
       const label = String(id);
       if (a >= free && (wide > 40 || id % this.every(wide) === 0)) {
         ctx.fillText(label, a + 1, HEAD / 2);
@@ -108,7 +125,7 @@ class Swimlane {
       const span = spans.get(run.first + i * run.stride);
       if (!span) continue;
       const [a, b] = [this.x(span[0]), this.x(span[1])];
-      if (b - a > 4) this.cell(ctx, run, a, b - 1, top);
+      if (this.apart) this.cell(ctx, run, a, b - 1, top);
       else if (start !== null && a - end < 1.5) end = b;
       else { if (start !== null) this.cell(ctx, run, start, end, top); [start, end] = [a, b]; }
     }
@@ -166,7 +183,7 @@ class Swimlane {
     else if (row && iteration) lines.push("not a member");
     this.tip.replaceChildren(...lines.map((text, i) => node("div", i ? "" : "who", text)));
     const left = event.offsetX + 14 + this.tip.offsetWidth > this.width ? event.offsetX - this.tip.offsetWidth - 10 : event.offsetX + 14;
-    Object.assign(this.tip.style, { left: `${left}px`, top: `${event.offsetY + 12}px` });
+    Object.assign(this.tip.style, { left: `${left}px`, top: `${this.canvas.offsetTop + event.offsetY + 12}px` });
   }
 
   share(run, step) {

@@ -108,24 +108,19 @@ def _membership(scope: dict[str, Any], rows: pa.Table, shown: tuple[int, int]) -
     window = {**scope, "from_ns": min(column(rows, "unix_ns")), "to_ns": shown[1]}
     members = query("membership", **window, rows=lanes.MOST_ROWS)
     lost = query("preemption_marks", **window)
-    st.markdown("##### Who was in which iteration")
-    st.caption(_legend(lanes.left_out(rows, members)), unsafe_allow_html=False)
+    st.markdown("**Who was in which iteration**")
+    if hidden := lanes.left_out(rows, members):
+        st.caption(hidden)
     timeline.swimlane(
         lanes.swimlane(rows, members, lost, selected=_selected()), key=LANES, on_pick=_lane_picked
     )
-
-
-def _legend(left_out: str) -> str:
-    how = (":orange[■] prefill chunk (hatched: recompute) · :blue[▬] decode · ○ arrives · ⋯ waits · "
-           "▎leaves · ✕ aborted or failed · :violet[▼] preempted")
-    return f"{how}  \n{left_out}" if left_out else how
 
 
 def _tables(scope: dict[str, Any], rows: pa.Table) -> None:
     selected = _selected()
     left, right = st.columns(2)
     with left:
-        st.markdown("##### Slowest iterations of the range")
+        st.markdown("**Slowest iterations of the range**")
         slowest = selection.client().query("slowest_iterations", **scope, rows=50)
         st.dataframe(
             iteration_table(slowest), hide_index=True, height=280, key=SLOWEST,
@@ -133,11 +128,11 @@ def _tables(scope: dict[str, Any], rows: pa.Table) -> None:
         )
     with right:
         if selected is None:
-            st.markdown("##### Members of an iteration")
+            st.markdown("**Members of an iteration**")
             st.caption("Click an iteration: in a pane, in the swimlane, or in the table.")
             return
         members = selection.client().query("iteration_members", ring_id=selected[0], iteration_id=selected[1])
-        st.markdown(f"##### Iteration {selected[1]}: {words.plural(members.num_rows, 'member')}")
+        st.markdown(f"**Iteration {selected[1]}: {words.plural(members.num_rows, 'member')}**")
         st.dataframe(member_table(members), hide_index=True, height=280)
 
 
