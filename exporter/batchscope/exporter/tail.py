@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -90,7 +91,7 @@ def chunk_from(raw: Raw, ring_id: int, ring_uuid: str, *, seq: int, byte_pos: in
     kind = (heads & 0xFFFF).astype(np.uint16)
     if not raw.is_loss:
         kind[kind == LOSS.kind] = 0  # only a reader may say so
-    columns, malformed = _all_columns(data, bodies=offsets + FRAME_BYTES, sizes=sizes, kind=kind)
+    columns, unknown = _all_columns(data, bodies=offsets + FRAME_BYTES, sizes=sizes, kind=kind)
     return Chunk(
         ring_id=ring_id,
         ring_uuid=ring_uuid,
@@ -99,8 +100,8 @@ def chunk_from(raw: Raw, ring_id: int, ring_uuid: str, *, seq: int, byte_pos: in
         kind=kind,
         flags=(heads >> 16 & 0xFFFF).astype(np.uint16),
         seqs=np.arange(raw.first_seq, raw.first_seq + len(offsets), dtype=np.int64),
-        unknown=int((~np.isin(kind, list(BY_KIND))).sum()),
-        malformed=malformed,
+        unknown=unknown,
+        malformed=len(kind) - unknown - sum(len(each.index) for each in columns.values()),
         _columns=columns,
     )
 
@@ -119,17 +120,18 @@ def chunk_of(
 def _all_columns(
     data: Bytes, *, bodies: Ints, sizes: Ints, kind: npt.NDArray[np.uint16]
 ) -> tuple[dict[int, Columns], int]:
+    """(columns by kind, how many records are of no kind that we know)."""
     columns: dict[int, Columns] = {}
-    malformed = 0
-    for code in np.unique(kind).tolist():
+    unknown = 0
+    for code, count in Counter(kind.tolist()).items():
         if (record := BY_KIND.get(code)) is None:
+            unknown += count
             continue
-        index = np.flatnonzero(kind == code)
+        (index,) = (kind == code).nonzero()
         found = _columns(data, index=index, bodies=bodies, sizes=sizes, record=record)
-        malformed += len(index) - len(found.index)
         if len(found.index):
             columns[code] = found
-    return columns, malformed
+    return columns, unknown
 
 
 def _columns(data: Bytes, *, index: Ints, bodies: Ints, sizes: Ints, record: Record) -> Columns:

@@ -61,7 +61,7 @@ class Control:
 
     @property
     def words(self) -> memoryview:
-        """The page as words, [LEVEL_WORD] and [DETACH_WORD], where a call is too dear: 35 ns, not 90."""
+        """The page, [LEVEL_WORD] and [DETACH_WORD], where a call is too dear: 35 ns, not 90."""
         return self._words
 
     def level(self) -> int:
