@@ -168,7 +168,7 @@ def test_exemplars_lead_from_a_bucket_to_the_trace_of_its_last_iteration() -> No
     assert set(found) == {(bucket, 0.0116), ("iteration_interval_seconds_bucket", 0.0116)}
     exemplar = found[bucket, 0.0116]
     assert exemplar.labels == {"trace_id": f"{8:032x}"}
-    assert (exemplar.value, float(exemplar.timestamp)) == (0.0101, 2.0)
+    assert (exemplar.value, float(exemplar.timestamp or 0)) == (0.0101, 2.0)
     assert "trace_id" not in exposed.render("", "")[0].decode()
 
 
@@ -186,6 +186,23 @@ def test_an_engine_that_is_gone_is_down() -> None:
     del view.gauges["engine_up", ()]
     view.state = "dead"
     assert value(samples(exposition(view)), "engine_up", **LABELS) == 0
+
+
+def test_what_may_raise_an_alarm_starts_at_zero_so_that_the_first_one_is_an_increase() -> None:
+    view = ev.full_view(1)
+    view.totals.counters = {("audit_checks", ("tokens_emitted",)): 1}
+    view.hello["provides"] = {"preempted.lost_tokens": "exact"}
+    found = samples(exposition(view))
+    for name in ("lost_records_total", "output_tokens_total", "preemptions_total"):
+        assert value(found, name, **LABELS) == 0
+    assert value(found, "audit_violations_total", **LABELS, law="tokens_emitted") == 0
+    assert value(found, "requests_finished_total", **LABELS, reason="error") == 0
+
+
+def test_preemptions_that_an_adapter_cannot_see_are_absent() -> None:
+    view = ev.full_view(1)
+    view.totals.counters = {}
+    assert not any("preemptions" in name for name, _ in samples(exposition(view)))
 
 
 def test_names_over_otlp_translate_to_the_names_here() -> None:

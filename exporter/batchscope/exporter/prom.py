@@ -21,11 +21,18 @@ from prometheus_client.exposition import choose_encoder
 
 from batchscope.exporter.exemplars import Exemplar, Exemplars
 from batchscope.schemas.catalogue import BY_NAME, ENGINE_LABELS, METRICS, Metric
+from batchscope.schemas.reasons import FinishReason, NoticeKind, Provides
 from batchscope.schemas.records import NULL64, SCHEMA_VERSION
 
 Series = tuple[str, tuple[str, ...]]
 """Name in the catalogue, values of the metric's own labels."""
 Values = Mapping[Series, float]
+COUNTED_BY_US = (
+    *("lost_records", "lost_iterations", "rejected_records", "unresolved_members"),
+    *("clamped_durations", "requests_arrived", "output_tokens"),
+)
+"""Counters without labels that every adapter makes possible."""
+OF_PREEMPTIONS = ("preemptions", "preemption_lost_tokens", "recomputed_tokens")
 MAX_SETTINGS = 64
 GZIP_LEVEL = 4
 MAX_SERIES = 8_192
@@ -146,7 +153,8 @@ class Exposition:
 
     def _engine(self, view: View, exemplars: Exemplars) -> Lines:
         engine = tuple(view.labels.get(name) or "" for name in ENGINE_LABELS)
-        yield from self._plain({**_about(view), **view.gauges, **view.totals.counters}, engine)
+        values = {**_zeros(view), **_about(view), **view.gauges, **view.totals.counters}
+        yield from self._plain(values, engine)
         newest = exemplars.of(engine)
         for series, histogram in view.totals.histograms.items():
             lines = self._histogram(series, histogram, engine, newest.get(series, {}))
@@ -194,6 +202,19 @@ class Exposition:
             yield f"{head}{total}{_exemplar(exemplars[i])}" if i in exemplars else f"{head}{total}"
         yield f"{heads[-2]}{sum(counts)}"
         yield heads[-1] + _number(self._clamp(int(histogram.sum)) * BY_NAME[name].scale)
+
+
+def _zeros(view: View) -> dict[Series, float]:
+    """Counters that start at a true 0: a series that begins at 1 hides that from increase()."""
+    laws = (labels for name, labels in view.totals.counters if name == "audit_checks")
+    preempted = (view.hello.get("provides") or {}).get("preempted.lost_tokens", Provides.ABSENT)
+    return {
+        **{(name, ()): 0 for name in COUNTED_BY_US},
+        **{(name, ()): 0 for name in OF_PREEMPTIONS if preempted != Provides.ABSENT},
+        **{("requests_finished", (reason.value,)): 0 for reason in FinishReason},
+        **{("notices", (kind.value,)): 0 for kind in NoticeKind},
+        **{("audit_violations", labels): 0 for labels in laws},
+    }
 
 
 def _about(view: View) -> dict[Series, float]:
