@@ -54,8 +54,8 @@ class Attachment:
         self.budget = budget_from(env)
         self._adapter, self._engine, self._env, self._folder = adapter, engine, env, folder
         self._control: Control | None = None
-        self._words: Any = _NOTHING_ASKED
-        self._asked = LEVEL_OFF
+        self.words: Any = _NOTHING_ASKED
+        self.asked = LEVEL_OFF
         self._writer: RingWriter | None = None
         self._resting: Recorder | None = None
         self._most = LEVEL_MEMBERS
@@ -82,10 +82,10 @@ class Attachment:
         gate = self._adapter.seams[0]
         if gate.name in self._missing:
             raise RingUnavailable(f"this engine has no {gate.name}")
-        self._gate = install(gate, self._engine, self, gate=self._tick)
+        self._gate = install(gate, self._engine, self)
         try:
             self._open()
-            while self._words[LEVEL_WORD] != self._asked:
+            while self.words[LEVEL_WORD] != self.asked:
                 self._turn()
         except Exception:
             self._leave(NoticeKind.FAULT, "no ring")
@@ -108,16 +108,23 @@ class Attachment:
         if self._control is not None:
             self._control.close()
         self.recorder = self._resting = self._control = self._writer = None
-        self._words, self._asked = _REOPEN, LEVEL_OFF
+        self.words, self.asked = _REOPEN, LEVEL_OFF
 
-    def _tick(self) -> None:
-        """Once per iteration: two words of mapped memory, and the account of the iteration before."""
-        words = self._words
-        if words[LEVEL_WORD] != self._asked or words[DETACH_WORD]:
-            self._guarded(self._turn)
-        recorder = self.recorder
-        if recorder is not None:
-            self._account(recorder)
+    def turn(self) -> None:
+        """Follow the control words at the next safe place, which is now."""
+        self._guarded(self._turn)
+
+    def account(self) -> None:
+        """Hand the cost of the iteration before to its record, and weigh it against the interval."""
+        now, cost = self.clock(), self.spent_ns
+        entered, self._entered_ns = self._entered_ns, now
+        self.spent_ns = 0
+        if not entered or self.recorder is None:
+            return
+        self.recorder.observer_ns = cost
+        busy = self.recorder.completed_ns - entered
+        if self.budget.exceeded(cost, busy if busy > 0 else now - entered):
+            self._guarded(self._shed)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -136,21 +143,21 @@ class Attachment:
         self._control = Control.create(
             self._folder, self._writer.ring_uuid, level=level, group=group
         )
-        self._words = self._control.words
+        self.words = self._control.words
         self._naming = naming_from(self._env, self._folder)
 
     def _turn(self) -> None:
         """Follow the control words; a ring that is still growing gets one more segment."""
         if self._control is None or self._writer is None:
             self._open()
-        elif self._words[DETACH_WORD]:
+        elif self.words[DETACH_WORD]:
             self.detach()
-        elif (asked := self._words[LEVEL_WORD]) == LEVEL_OFF:
+        elif (asked := self.words[LEVEL_WORD]) == LEVEL_OFF:
             self._pause()
-            self._asked = asked
+            self.asked = asked
         elif self._writer.grow():
             self._resume(self._writer, min(asked, self._most))
-            self._asked = asked
+            self.asked = asked
 
     def _resume(self, writer: RingWriter, level: int) -> None:
         if self.recorder is not None:
@@ -186,18 +193,6 @@ class Attachment:
                 lacking.add(seam.name)
         return frozenset(lacking)
 
-    def _account(self, recorder: Recorder) -> None:
-        """Hand the cost of the iteration before to its record, and weigh it against the interval."""
-        now, cost = self.clock(), self.spent_ns
-        entered, self._entered_ns = self._entered_ns, now
-        self.spent_ns = 0
-        if not entered:
-            return
-        recorder.observer_ns = cost
-        busy = recorder.completed_ns - entered
-        if self.budget.exceeded(cost, busy if busy > 0 else now - entered):
-            self._guarded(self._shed)
-
     def _shed(self) -> None:
         """Over budget: first the members go, then we."""
         assert self.recorder is not None
@@ -221,7 +216,7 @@ class Attachment:
     def _leave(self, kind: NoticeKind, text: str) -> None:
         """Whatever the reason: quiet first, then the originals, then the file."""
         recorder, self.recorder = self.recorder, None
-        self._words, self._asked = _NOTHING_ASKED, LEVEL_OFF
+        self.words, self.asked = _NOTHING_ASKED, LEVEL_OFF
         patches = [*self._patches, *([self._gate] if self._gate else [])]
         self._patches, self._gate = [], None
         for patch in patches:

@@ -28,7 +28,7 @@ class Handle(Protocol):
 
 @dataclass(frozen=True)
 class Adapter:
-    """One kind of engine as data. The first seam must be the scheduling decision: it opens each iteration.
+    """One kind of engine as data. The first seam is the scheduling decision, which `opens` iterations.
 
     `subject(engine)` is what translations read beside their arguments; `hello(engine)` gives the keys of
     HELLO that this kind knows (version, model_name, config, block_tokens, ...), unknown ones left out.

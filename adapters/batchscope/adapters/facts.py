@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from batchscope.schemas.records import NULL32
+
 
 class Request(NamedTuple):
     """Who a request is. Lengths in tokens; `trace` is (16 byte trace id, 8 byte span id) of the caller."""
@@ -45,7 +47,7 @@ class Decision(NamedTuple):
 
     `decodes` are request objects in any order; `prefill` rows are (request, start, tokens), `drafts`
     (request, tokens) of decode members with other than one token, `deferred` (requests, reason code,
-    position code). `head` is the request where the scan stopped. None is "the engine does not say".
+    position code). `head` is the request where the scan stopped. The defaults say "absent", as on the wire.
     """
 
     at_ns: int
@@ -58,23 +60,11 @@ class Decision(NamedTuple):
     prefill: Sequence[tuple[Any, int, int]] = ()
     drafts: Sequence[tuple[Any, int]] = ()
     deferred: Sequence[tuple[int, int, int]] = ()
-    budget_tokens: int | None = None
+    budget_tokens: int = NULL32
     draft_tokens: int = 0
     head: Any = None
     admission_stop: int = 0
-    kv_total_blocks: int | None = None
-    kv_used_blocks: int | None = None
-    kv_evictable_blocks: int | None = None
+    kv_total_blocks: int = NULL32
+    kv_used_blocks: int = NULL32
+    kv_evictable_blocks: int = NULL32
     dummy: int = 0
-
-
-class Completion(NamedTuple):
-    """One entry of the output update: `emitted` are (request, tokens) of all members that did not emit
-    exactly one token, the zeros included; `forward_ns` and `padded_tokens` where the engine tells.
-    """
-
-    at_ns: int
-    emitted: Sequence[tuple[Any, int]] = ()
-    forward_ns: int | None = None
-    padded_tokens: int | None = None
-    graph_mode: int = 0

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from batchscope.adapters.recorder import Recorder
 from batchscope.schemas.reasons import NoticeKind
+from batchscope.schemas.ring import DETACH_WORD, LEVEL_WORD
 
 FAULTS_IN_A_ROW = 3
 MOST_NOTICES = 16
@@ -26,7 +27,7 @@ class Seam:
     """One function of the engine: `attribute` of `owner(engine)`.
 
     `before(watch, *args)` runs ahead of the original for what it will destroy; `after(watch, times, result,
-    *args)` translates. Neither can fail the call.
+    *args)` translates. Neither can fail the call. The seam that `opens` an iteration also looks at the control words.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Seam:
     attribute: str
     after: Callable[..., None]
     before: Callable[..., None] | None = None
+    opens: bool = False
 
 
 class Watch(Protocol):
@@ -43,6 +45,14 @@ class Watch(Protocol):
     clock: Callable[[], int]
     spent_ns: int
     subject: Any
+    words: Any
+    asked: int
+
+    def turn(self) -> None:
+        """The control words are not what was `asked` before; never raises."""
+
+    def account(self) -> None:
+        """An iteration begins: close the books of the one before; never raises."""
 
     def fault(self, seam: str, error: Exception, *, in_a_row: int) -> None:
         """A translation raised."""
@@ -68,15 +78,13 @@ class Patch:
         return True
 
 
-def install(
-    seam: Seam, engine: Any, watch: Watch, *, gate: Callable[[], None] | None = None
-) -> Patch | None:
-    """Hook a seam; None when the engine has no such function. `gate` is called first at each call."""
+def install(seam: Seam, engine: Any, watch: Watch) -> Patch | None:
+    """Hook a seam; None when the engine has no such function."""
     try:
         owner = seam.owner(engine)
         saved = vars(owner).get(seam.attribute, _MISSING)
         original = getattr(owner, seam.attribute)
-        hook = _hook(seam, original, watch, gate)
+        hook = _hook(seam, original, watch)
         setattr(owner, seam.attribute, hook)
     except (AttributeError, TypeError):
         return None
@@ -88,10 +96,8 @@ def is_hook(function: Any) -> bool:
     return hasattr(function, "batchscope_watch")
 
 
-def _hook(
-    seam: Seam, original: Callable[..., Any], watch: Watch, gate: Callable[[], None] | None
-) -> Callable[..., Any]:
-    before, after, clock = seam.before, seam.after, watch.clock
+def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    before, after, clock, opens = seam.before, seam.after, watch.clock, seam.opens
     in_a_row = 0
 
     def failed(error: Exception) -> None:
@@ -101,10 +107,14 @@ def _hook(
 
     def hook(*args: Any, **kwargs: Any) -> Any:
         nonlocal in_a_row
-        if gate is not None:
-            gate()
+        if opens:
+            words = watch.words  # read here: a call would cost the dormant engine as much again
+            if words[LEVEL_WORD] != watch.asked or words[DETACH_WORD]:
+                watch.turn()
         if watch.recorder is None:
             return original(*args, **kwargs)
+        if opens:
+            watch.account()
         spent = watch.spent_ns
         if before is not None:
             try:

@@ -18,11 +18,12 @@ from typing import Any
 
 from batchscope.adapters import boot
 from batchscope.adapters.base import Adapter, Handle
-from batchscope.adapters.facts import Completion, Decision, Progress, Request, Traits
+from batchscope.adapters.facts import Decision, Progress, Request, Traits
 from batchscope.adapters.guard import Seam, Times
 from batchscope.adapters.hello import own_version
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import DeferralReason, Provides
+from batchscope.schemas.records import NULL32
 
 EXACT, ABSENT = Provides.EXACT, Provides.ABSENT
 PROVIDES: Mapping[str, Provides] = {
@@ -63,7 +64,7 @@ def seams() -> tuple[Seam, ...]:
     """The hooked methods; the first one opens each iteration."""
     of = attrgetter("scheduler")
     return (
-        Seam("scheduler.schedule", of, "schedule", after=on_schedule),
+        Seam("scheduler.schedule", of, "schedule", after=on_schedule, opens=True),
         Seam("scheduler.update", of, "update", after=on_update, before=on_update_entry),
         Seam("scheduler.add", of, "add", after=on_add),
         Seam("scheduler.preempt", of, "preempt", after=on_preempt, before=on_preempt_entry),
@@ -119,7 +120,7 @@ def on_update(watch: Any, times: Times, result: Any, batch: Any, tokens: Any) ->
     if recorder.departed:
         iteration = recorder.in_flight(batch)
         gone = {r for r, last in recorder.departed.items() if last >= iteration}
-    recorder.completed(batch, Completion(times[0], emissions(batch, tokens, gone)))
+    recorder.completed(batch, at_ns=times[0], emitted=emissions(batch, tokens, gone))
 
 
 def on_add(watch: Any, times: Times, result: None, seq: Any) -> None:
@@ -171,7 +172,7 @@ def decision(scheduler: Any, batch: Any, *, at_ns: int, schedule_ns: int) -> Dec
         [(m.seq, m.start, m.tokens) for m in prefill],
         drafts(batch, len(decodes)),
         deferred(code, waiting) if code and waiting else (),
-        batch.budget,
+        NULL32 if batch.budget is None else batch.budget,
         0,
         batch.stop_head,
         code,
@@ -264,13 +265,13 @@ def request(seq: Any) -> Request:
 def progress(seq: Any) -> Progress:
     """How far it is; a hit is known once it was admitted."""
     waiting = seq.status.value == "waiting"
-    phase = reasons.Phase.PREFILL if seq.num_computed < seq.target else reasons.Phase.DECODE
+    phase = _PREFILL if seq.num_computed < seq.target else _DECODE
     return Progress(
         seq.num_computed,
         len(seq.output),
         None if waiting or seq.num_preemptions else seq.num_cached,
         seq.num_preemptions,
-        0 if waiting else _PHASE[phase],
+        0 if waiting else phase,
     )
 
 
@@ -299,7 +300,7 @@ def weights(runner: Any, model: Any) -> dict[str, int]:
 
 
 _CODES = reasons.codes(DeferralReason)
-_PHASE = reasons.codes(reasons.Phase)
+_PREFILL, _DECODE = reasons.Phase.PREFILL.code, reasons.Phase.DECODE.code
 _UNKNOWN = _CODES[DeferralReason.UNKNOWN]
 _GLOBAL = frozenset(_CODES[reason] for reason in reasons.GLOBAL_REASONS)
 _AT = {position.value: code for position, code in reasons.codes(reasons.Position).items()}

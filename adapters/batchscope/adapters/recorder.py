@@ -7,14 +7,14 @@ object but the decode members of the last decision, and those only until one of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
 from typing import Any, Protocol
 
 from batchscope.adapters.book import Book
 from batchscope.adapters.decodes import Decodes
-from batchscope.adapters.facts import Completion, Decision, Progress, Traits
+from batchscope.adapters.facts import Decision, Progress, Traits
 from batchscope.adapters.labels import Labels, clipped
 from batchscope.adapters.naming import Naming
 from batchscope.schemas.reasons import NoticeKind, Phase, PreemptMode, codes
@@ -37,7 +37,7 @@ from batchscope.schemas.records import (
 )
 from batchscope.schemas.ring import LEVEL_MEMBERS, framed
 
-INTRODUCTIONS = 6
+INTRODUCTIONS = 3
 """LIVE records per iteration for members that a new segment doesn't know. The protocol allows 16; at about
 5 us each that many would be seen in the engine's p99 after each of the frequent switches."""
 IN_FLIGHT = 64
@@ -56,7 +56,7 @@ _PAIR_ROW = Struct("<2I")
 _DEFERRED_ROW = Struct("<IHH")
 _PACK_SCHEDULED = SCHEDULED.struct.pack
 _PACK_COMPLETED = COMPLETED.struct.pack
-_FIXED_BYTES = SCHEDULED.struct.size
+_FRAMED_BYTES = framed(SCHEDULED.struct.size) + 8
 _PHASE = codes(Phase)
 _RECOMPUTE = codes(PreemptMode)[PreemptMode.RECOMPUTE]
 _NOTICE = codes(NoticeKind)
@@ -82,18 +82,19 @@ class Writer(Protocol):
 class Recorder:
     """Writes what the translations say; `level` decides whether members are named.
 
-    `observer_ns` is set by the hooks: our own time on this thread for the iteration before, None at first.
+    `observer_ns` is set by the hooks: our own time on this thread for the iteration before, NULL64 at first.
     """
 
     def __init__(self, writer: Writer, traits: Traits, *, naming: Naming, level: int) -> None:
         self._writer = writer
-        self._largest = writer.largest
+        self._largest_tails = writer.largest - _FRAMED_BYTES
         self._head = 0
+        self._due = False
         self._labels = Labels(writer.append)
         self._book = Book(writer.append, traits=traits, naming=naming, labels=self._labels)
         self._segment = writer.segment
         self.level = level
-        self.observer_ns: int | None = None
+        self.observer_ns = NULL64
         self.completed_ns = 0
         self._decodes = Decodes(self._book)
         self._in_flight: dict[int, int] = {}
@@ -159,32 +160,46 @@ class Recorder:
             self.dropped += 1
         else:
             self._posted.append((edge, args, fields))
+        self._due = True
 
     def scheduled(self, batch: object, decision: Decision) -> None:
-        """schedule() returned `batch`. Without tokens it counts into EMPTY instead."""
-        if self._held:
-            self.release()
-        if self._edges or self._posted or self.dropped != self._dropped_said:
-            self._drain(decision.at_ns)
-        if not decision.decodes and not decision.prefill and not decision.dummy:
+        """schedule() returned `batch`. Without members it counts into EMPTY instead."""
+        if self._due:
+            self._catch_up(decision.at_ns)
+        if decision.decodes or decision.prefill or decision.dummy:
+            self._scheduled(decision)
+            self._in_flight[id(batch)] = self._newest
+            if len(self._in_flight) > IN_FLIGHT:
+                del self._in_flight[next(iter(self._in_flight))]
+        else:
             self._count_empty(decision)
-            return
-        if self._empty:
-            self._write_empty(decision.at_ns)
-        self._scheduled(decision)
-        self._pair(batch)
 
     def hold(self) -> None:
         """The output update begins: ends and preemptions in it are written after its COMPLETED."""
         self._holding = True
 
-    def completed(self, batch: object, completion: Completion) -> None:
-        """The output of `batch` arrived; nothing is written for a batch that we did not see scheduled."""
+    def completed(
+        self,
+        batch: object,
+        *,
+        at_ns: int,
+        emitted: Sequence[tuple[Any, int]] = (),
+        forward_ns: int = NULL64,
+        padded_tokens: int = NULL32,
+        graph_mode: int = 0,
+    ) -> None:
+        """The output of `batch` arrived; a batch that we did not see scheduled leaves no record.
+
+        `emitted` are (request, tokens) of all members that did not emit exactly one token, zeros too.
+        """
         iteration = self._in_flight.pop(id(batch), None)
         if iteration is not None:
-            self._completed(iteration, completion)
-        self._holding = False
-        if self._held:
+            rows = [_PAIR_ROW.pack(self._book.serial_of(r), n) for r, n in emitted]
+            fields = (iteration, at_ns, forward_ns, padded_tokens, len(rows), graph_mode)
+            body = _PACK_COMPLETED(COMPLETED.kind, 0, *fields)
+            self._writer.append(b"".join((body, *rows)) if rows else body)
+            self._settle(iteration, at_ns)
+        if self._holding:
             self.release()
 
     def in_flight(self, batch: object) -> int:
@@ -218,7 +233,7 @@ class Recorder:
         self._in_flight.clear()
         self.departed.clear()
         self._decodes.forget()
-        self.observer_ns = None
+        self.observer_ns = NULL64
 
     def distrust(self) -> None:
         """After a fault of ours: a record may be missing, so take nothing announced for granted."""
@@ -246,6 +261,7 @@ class Recorder:
     def _edge(self, write: Callable[[], None]) -> None:
         if self._holding:
             self._held.append(write)
+            self._due = True
         else:
             write()
 
@@ -270,20 +286,31 @@ class Recorder:
 
     def _skipping(self, record: Any, request: Any, at_ns: int, reason: int) -> None:
         self._edges += 1
+        self._due = True
         if self._edges > EDGES_PER_STEP:
             self.dropped += 1
         else:
             serial = self._known(request, at_ns)
             self._writer.append(record.struct.pack(record.kind, 0, at_ns, serial, reason))
 
-    def _drain(self, at_ns: int) -> None:
+    def _catch_up(self, at_ns: int) -> None:
+        """Before a decision: what was held back, what other threads posted, what was left out."""
+        self._due = False
         self._edges = 0
+        self.release()
         for _ in range(len(self._posted)):
             edge, args, fields = self._posted.popleft()
             getattr(self, edge)(*args, **fields)
         if self.dropped > self._dropped_said:
             self._dropped_said = self.dropped
             self.notice(NoticeKind.DROPPED, "edges left out", at_ns=at_ns, count=self.dropped)
+
+    def _settle(self, iteration: int, at_ns: int) -> None:
+        self.completed_ns = at_ns
+        if iteration > self._settled:
+            self._settled = iteration
+        if self.departed:
+            self.departed = {r: k for r, k in self.departed.items() if k > iteration}
 
     def _count_empty(self, decision: Decision) -> None:
         entered = decision.at_ns - decision.schedule_ns
@@ -299,14 +326,10 @@ class Recorder:
         self._writer.append(EMPTY.struct.pack(EMPTY.kind, 0, at_ns, *self._empty))
         self._empty = []
 
-    def _pair(self, batch: object) -> None:
-        """By the batch's identity: a first-in-first-out order would shift for ever when a step fails."""
-        self._in_flight[id(batch)] = self._newest
-        if len(self._in_flight) > IN_FLIGHT:
-            del self._in_flight[next(iter(self._in_flight))]
-
     def _scheduled(self, d: Decision) -> None:
         writer = self._writer
+        if self._empty:
+            self._write_empty(d.at_ns)
         flags, tail = self._tail(d)
         iteration = writer.iteration_id
         body = _PACK_SCHEDULED(
@@ -315,24 +338,24 @@ class Recorder:
             iteration,
             d.at_ns,
             d.schedule_ns,
-            NULL64 if self.observer_ns is None else self.observer_ns,
-            NULL32 if d.budget_tokens is None else d.budget_tokens,
+            self.observer_ns,
+            d.budget_tokens,
             d.prefill_tokens,
             d.decode_tokens,
             d.draft_tokens,
             d.running,
             d.waiting,
             self._head,
-            NULL32 if d.kv_total_blocks is None else d.kv_total_blocks,
-            NULL32 if d.kv_used_blocks is None else d.kv_used_blocks,
-            NULL32 if d.kv_evictable_blocks is None else d.kv_evictable_blocks,
+            d.kv_total_blocks,
+            d.kv_used_blocks,
+            d.kv_evictable_blocks,
             len(d.decodes),
             len(d.prefill),
             len(d.drafts),
             len(d.deferred),
             d.admission_stop,
         )
-        writer.append(body + tail if tail else body)
+        writer.append(body + tail)
         writer.iteration_id = iteration + 1
         self._newest = iteration
         self._decodes.told = not flags & NO_MEMBERS
@@ -341,52 +364,27 @@ class Recorder:
         """Flags and tails. Whoever is named has been introduced to the segment before, a long list of
         decodes over the next iterations.
         """
-        rows = 8 * len(d.deferred)
-        members = 4 * len(d.decodes) + 12 * len(d.prefill) + 8 * len(d.drafts)
-        self._room(members + rows + _SLACK)
-        self._head = 0 if d.head is None else self._book.known(d.head, at_ns=d.at_ns)
-        deferred = b"".join([_DEFERRED_ROW.pack(*row) for row in d.deferred]) if rows else b""
-        size = framed(_FIXED_BYTES + rows + members)
-        if self.level < LEVEL_MEMBERS or size > self._largest:
-            return NO_MEMBERS, deferred
-        return self._members(d, deferred, size)
-
-    def _members(self, d: Decision, deferred: bytes, size: int) -> tuple[int, bytes]:
-        decodes, named = self._decodes, b""
+        tails = 4 * len(d.decodes) + 12 * len(d.prefill) + 8 * (len(d.drafts) + len(d.deferred))
+        self._room(tails + _SLACK)
+        head = d.head
+        self._head = 0 if head is None else self._book.known(head, at_ns=d.at_ns)
+        rows = b"".join([_DEFERRED_ROW.pack(*row) for row in d.deferred]) if d.deferred else b""
+        if self.level < LEVEL_MEMBERS or tails > self._largest_tails:
+            return NO_MEMBERS, rows
+        decodes = self._decodes
         decodes.follow(d.decodes)
-        if d.prefill or d.drafts:
-            named = self._named(d)
-        if decodes.introduced < len(decodes.serials):
-            decodes.introduce(at_ns=d.at_ns, most=INTRODUCTIONS)
-        self._room(size)
+        if d.prefill or d.drafts or decodes.introduced < len(decodes.serials):
+            rows += self._introduced(d)
+            self._room(tails + _FRAMED_BYTES)
         if decodes.told:
-            return SAME_DECODES, deferred + named
-        return 0, b"".join((deferred, decodes.serials.tobytes(), named))
+            return SAME_DECODES, rows
+        n = 8 * len(d.deferred)
+        return 0, b"".join((rows[:n], decodes.serials.tobytes(), rows[n:]))
 
-    def _named(self, d: Decision) -> bytes:
+    def _introduced(self, d: Decision) -> bytes:
+        """Rows of the members that are named anyway, and LIVE for some decodes that are still unknown."""
         known, at_ns = self._book.known, d.at_ns
         rows = [_PREFILL_ROW.pack(known(r, at_ns=at_ns), start, n) for r, start, n in d.prefill]
         rows += [_PAIR_ROW.pack(known(r, at_ns=at_ns), n) for r, n in d.drafts]
+        self._decodes.introduce(at_ns=at_ns, most=INTRODUCTIONS)
         return b"".join(rows)
-
-    def _completed(self, iteration: int, c: Completion) -> None:
-        emitted = [_PAIR_ROW.pack(self._book.serial_of(r), n) for r, n in c.emitted]
-        body = _PACK_COMPLETED(
-            COMPLETED.kind,
-            0,
-            iteration,
-            c.at_ns,
-            NULL64 if c.forward_ns is None else c.forward_ns,
-            NULL32 if c.padded_tokens is None else c.padded_tokens,
-            len(emitted),
-            c.graph_mode,
-        )
-        if emitted:
-            body = b"".join((body, *emitted))
-        self._room(framed(len(body)))
-        self._writer.append(body)
-        self.completed_ns = c.at_ns
-        if iteration > self._settled:
-            self._settled = iteration
-        if self.departed:
-            self.departed = {r: k for r, k in self.departed.items() if k > iteration}
