@@ -29,6 +29,7 @@ Rows = Mapping[str, Table]
 """table -> column -> values: int64 with NULL64 for NULL, enums as wire codes, texts as lists."""
 Subject = Literal["iteration", "request"]
 Value = str | int | float | bool | list[str]
+Columns = Mapping[str, list[Any]]
 ToRequest = tuple[int, str, int]
 """serial, why, tokens"""
 ToIteration = tuple[int, str]
@@ -154,20 +155,29 @@ class Tracer:
         self._remember_contexts(rows.get("_arrivals", {}))
         self._remember_links(rows.get("_links", {}))
         self._remember_stalls(rows)
-        for row in _records(rows.get("iterations", {})):
-            linked = self.by_iteration.pop(row["iteration_id"], [])
-            ids = span_ids(self.ring_uuid, "iteration", row["iteration_id"])
-            if self._stalled(row, linked) or sampled(ids[0]):
-                yield self._iteration(row, linked, ids)
-        for row in _records(rows.get("requests", {})):
-            linked_to = self.by_request.pop(row["serial"], [])
-            self._recall_context(row)
-            ids = self.request_ids(row["serial"])
-            if _missed(row, linked_to) or sampled(ids[0]):
-                yield self._request(row, linked_to, ids)
+        yield from self._iterations(_plain_columns(rows.get("iterations", {})), sampled)
+        yield from self._requests(_plain_columns(rows.get("requests", {})), sampled)
         _forget(self.contexts)
         _forget(self.by_request)
         _forget(self.by_iteration)
+
+    def _iterations(self, columns: Columns, sampled: Callable[[int], bool]) -> Iterator[Span]:
+        limit_ns = self.stall_ns
+        for i, number in enumerate(columns.get("iteration_id", ())):
+            linked = self.by_iteration.pop(number, [])
+            ids = span_ids(self.ring_uuid, "iteration", number)
+            late = columns["interval_ns"][i] > limit_ns or _has_stall(linked)
+            if late or sampled(ids[0]):
+                yield self._iteration(_row(columns, i), linked, ids)
+
+    def _requests(self, columns: Columns, sampled: Callable[[int], bool]) -> Iterator[Span]:
+        for i, serial in enumerate(columns.get("serial", ())):
+            linked, row = self.by_request.pop(serial, []), _row(columns, i)
+            self._recall_context(row)
+            ids = self.request_ids(serial)
+            missed = row["verdict"] == Verdict.MISSED.code or _has_stall(linked)
+            if missed or sampled(ids[0]):
+                yield self._request(row, linked, ids)
 
     def request_ids(self, serial: int) -> tuple[int, int]:
         """Ids of a request's span; in the caller's trace when it carried one."""
@@ -211,10 +221,6 @@ class Tracer:
         median = float(np.median(self.intervals)) if len(self.intervals) else 0.0
         return max(STALL_FACTOR * median, STALL_FLOOR_NS)
 
-    def _stalled(self, row: Mapping[str, Any], linked: Sequence[ToRequest]) -> bool:
-        late = bool(row.get("interval_ns", NULL64) > self.stall_ns)
-        return late or any(why == "stalled" for _, why, _ in linked)
-
     def _iteration(
         self, row: Mapping[str, Any], linked: Sequence[ToRequest], ids: tuple[int, int]
     ) -> Span:
@@ -253,10 +259,8 @@ class Tracer:
             self.contexts[row["serial"]] = (int(trace, 16), int(parent or "0", 16))
 
 
-def _missed(row: Mapping[str, Any], linked: Sequence[ToIteration]) -> bool:
-    """Missed its SLO, or had a stall."""
-    missed = bool(row.get("verdict") == Verdict.MISSED.code)
-    return missed or any(why == "stalled" for _, why in linked)
+def _has_stall(linked: Sequence[ToRequest] | Sequence[ToIteration]) -> bool:
+    return any(link[1] == "stalled" for link in linked)
 
 
 def _first_links(linked: Sequence[ToRequest]) -> list[ToRequest]:
@@ -304,10 +308,13 @@ def _zip(table: Table, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(_plain(table[name]) for name in columns), strict=True)
 
 
-def _records(table: Table) -> Iterator[dict[str, Any]]:
-    names = tuple(table)
-    for values in _zip(table, names):
-        yield dict(zip(names, values, strict=True))
+def _plain_columns(table: Table) -> Columns:
+    return {name: _plain(values) for name, values in table.items()}
+
+
+def _row(columns: Columns, i: int) -> dict[str, Any]:
+    """Made only for rows that become spans: for the others it was 22 of 25 us."""
+    return {name: values[i] for name, values in columns.items()}
 
 
 def _plain(values: Any) -> list[Any]:
