@@ -78,7 +78,7 @@ class Subject:
 
 
 def run(*, quads: int = 12) -> dict[str, Any]:
-    """{on_off, a_a: {interval, cpu: {difference, half_width}}}, ratios of the off blocks' median."""
+    """{on_off, a_a: {interval, cpu: {difference, half_width}}}, ratios of the off blocks."""
     import torch
 
     torch.set_num_threads(1)
