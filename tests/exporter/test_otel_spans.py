@@ -130,6 +130,18 @@ def test_what_is_not_sampled_is_not_made_but_stalls_and_misses_are() -> None:
     assert "stalled" in [to.why for to in made[3].links]
 
 
+def test_a_stall_is_three_medians_where_that_is_more_than_fifty_milliseconds() -> None:
+    intervals = [40, 40, 40, 110, 130]
+    made = spans(
+        Tracer(RING),
+        keep_all=False,
+        iterations=[
+            iteration(n, at=n * 200 * MS, interval_ns=ms * MS) for n, ms in enumerate(intervals)
+        ],
+    )
+    assert [span.attributes["batchscope.iteration.interval"] for span in made] == [0.13]
+
+
 def test_a_cancel_is_no_success_and_no_error_and_a_failure_is_an_error() -> None:
     reasons = (FinishReason.ABORT, FinishReason.ERROR, FinishReason.STOP)
     ends = [
