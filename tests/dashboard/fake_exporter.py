@@ -1,6 +1,7 @@
-"""The exporter's query API over an in-memory DuckDB with made-up traffic. Run as a script; prints its port.
+"""The exporter's query API over an in-memory DuckDB with made-up traffic.
 
-Stands in for the exporter where a test is about pages: the queries are the real ones.
+Run by `python -m`; prints its port, ends with its stdin. Stands in for the
+exporter where a test is about pages: the queries are the real ones.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import duckdb
 import pyarrow as pa
+from tests.dashboard.traffic import Traffic
+
 from batchscope.exporter.errors import QueryError
 from batchscope.exporter.queries import named
 from batchscope.exporter.tables import statements
-from traffic import Traffic  # type: ignore[import-not-found, unused-ignore]
 
 NOW_NS = 1_795_000_000_000_000_000
 """The clock stands still here, so that what is drawn is the same every time."""
@@ -50,7 +52,7 @@ def arrow(rows: list[dict[str, Any]]) -> pa.Table:
 def answer(db: duckdb.DuckDBPyConnection, name: str, given: dict[str, str]) -> pa.Table:
     """One named query with text parameters. Raises QueryError."""
     query = named(name)
-    table = db.cursor().sql(query.sql, params=query.bind(given)).to_arrow_table()
+    table: pa.Table = db.cursor().sql(query.sql, params=query.bind(given)).to_arrow_table()
     if "server_unix_ns" in table.column_names:
         at = table.column_names.index("server_unix_ns")
         table = table.set_column(at, "server_unix_ns", pa.array([NOW_NS] * table.num_rows))
@@ -90,6 +92,12 @@ def handler(db: duckdb.DuckDBPyConnection, log: list[str]) -> type[BaseHTTPReque
     return Handler
 
 
+def end_with_stdin(server: ThreadingHTTPServer) -> None:
+    """Whoever started this keeps stdin open; when they are gone, so is this."""
+    sys.stdin.read()
+    server.shutdown()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
@@ -102,13 +110,19 @@ def main() -> None:
     db = database()
     if not args.empty:
         start = NOW_NS - int(args.seconds * 1e9)
-        traffic = Traffic(start_ns=start, seconds=args.seconds, slots=args.slots, blocks=args.blocks, rate=args.rate)
+        traffic = Traffic(
+            start_ns=start,
+            seconds=args.seconds,
+            slots=args.slots,
+            blocks=args.blocks,
+            rate=args.rate,
+        )
         traffic.run()
         traffic.lose(from_ns=NOW_NS - 35_000_000_000, seconds=2.5)
         fill(db, traffic.tables)
     server = ThreadingHTTPServer(("127.0.0.1", args.port), handler(db, []))
     print(server.server_port, flush=True)
-    threading.Thread(target=lambda: (sys.stdin.read(), server.shutdown()), daemon=True).start()
+    threading.Thread(target=end_with_stdin, args=(server,), daemon=True).start()
     server.serve_forever()
 
 

@@ -11,7 +11,7 @@ import streamlit as st
 
 from batchscope.dashboard.views import iterations, now
 
-# Streamlit leaves 6 rem above the first element and 1 rem between any two: a panel has less to give.
+# Streamlit leaves 6 rem above the first element and 1 rem between any two: too much for a panel.
 TIGHT = """<style>
 .stMainBlockContainer { padding-top: 4.2rem; padding-bottom: 2rem; max-width: 1760px; }
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
@@ -20,7 +20,11 @@ TIGHT = """<style>
 
 def main() -> None:
     """Draw the chosen page."""
-    st.set_page_config(page_title="batchscope", page_icon=str(files(__package__ or "batchscope.dashboard") / "icon.svg"), layout="wide")
+    st.set_page_config(
+        page_title="batchscope",
+        page_icon=str(files(__package__ or "batchscope.dashboard") / "icon.svg"),
+        layout="wide",
+    )
     st.html(TIGHT)
     pages = [
         st.Page(now.page, title="Now", default=True),

@@ -41,12 +41,17 @@ class Client:
         return cls(env.get("BATCHSCOPE_URL", DEFAULT_URL), token=env.get("BATCHSCOPE_TOKEN"))
 
     def query(self, name: str, **params: Value) -> pa.Table:
-        """The answer to one named query; None leaves a parameter at its default. Raises ClientError."""
+        """The answer to one named query; None leaves a parameter at its default.
+
+        Raises ClientError.
+        """
         given = {key: str(value) for key, value in params.items() if value is not None}
         try:
             response = self._http.get(f"/api/v1/query/{name}", params=given)
         except httpx.TimeoutException:
-            raise ClientError(f"The exporter at {self.url} took more than {TIMEOUT_S:g} s.") from None
+            raise ClientError(
+                f"The exporter at {self.url} took more than {TIMEOUT_S:g} s."
+            ) from None
         except httpx.HTTPError:
             raise Unreachable(f"No exporter answers at {self.url}.") from None
         if response.status_code != httpx.codes.OK:
@@ -63,7 +68,9 @@ def _table(response: httpx.Response) -> pa.Table:
         with pa.ipc.open_stream(response.content) as stream:
             return stream.read_all()
     except pa.ArrowInvalid:
-        raise ClientError(f"What answers at {response.url.host} is not a batchscope exporter.") from None
+        raise ClientError(
+            f"What answers at {response.url.host} is not a batchscope exporter."
+        ) from None
 
 
 def _refusal(response: httpx.Response) -> str:

@@ -20,4 +20,11 @@ def command(*, port: int, address: str = "127.0.0.1") -> list[str]:
     """Argument vector that serves the dashboard; the exporter is named by BATCHSCOPE_URL."""
     settings = {"server.port": str(port), "server.address": address, **SETTINGS}
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    return [sys.executable, "-m", "streamlit", "run", str(Path(__file__).with_name("app.py")), *flags]
+    return [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        str(Path(__file__).with_name("app.py")),
+        *flags,
+    ]

@@ -1,7 +1,7 @@
 """One colour per phase, reason, state and verdict, the same on every page and in both themes.
 
-Chosen to keep 3:1 against white and against Streamlit's dark background where they are lines or
-text-sized, and to stay apart under red-green blindness (blue/orange, teal/magenta, never red/green).
+Chosen to keep 3:1 against white and against Streamlit's dark background where they are lines,
+and to stay apart under red-green blindness (blue/orange, teal/magenta, never red/green).
 """
 
 from __future__ import annotations

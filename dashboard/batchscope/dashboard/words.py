@@ -65,7 +65,7 @@ def percent(ratio: float | None) -> str:
 
 
 def share(part: float | None, whole: float | None) -> float | None:
-    """part / whole, None where it can't be known."""
+    """Part / whole, None where it can't be known."""
     return None if part is None or not whole else part / whole
 
 

@@ -28,7 +28,9 @@ class Grid:
         """Width of a bucket, as the queries compute it."""
         return max((self.to_ns - self.from_ns) // max(self.points, 1), 1)
 
-    def lay(self, rows: Sequence[Row], value: Callable[[Row], float | None], *, missing: float | None) -> Values:
+    def lay(
+        self, rows: Sequence[Row], value: Callable[[Row], float | None], *, missing: float | None
+    ) -> Values:
         """One value a bucket; `missing` where the answer has no row."""
         laid: Values = [self._absent(i, missing) for i in range(self.points)]
         for row in rows:
@@ -51,7 +53,9 @@ class Grid:
         return None if hidden else missing
 
 
-def unseen(losses: Sequence[Row], *, attached_ns: int | None, to_ns: int) -> tuple[tuple[int, int], ...]:
+def unseen(
+    losses: Sequence[Row], *, attached_ns: int | None, to_ns: int
+) -> tuple[tuple[int, int], ...]:
     """Stretches nobody watched: before the engine attached, and lost records."""
     before = [(0, attached_ns)] if attached_ns is not None else []
     lost = [(r["unix_ns"], r["until_unix_ns"] or to_ns) for r in losses if r["kind"] == "loss"]

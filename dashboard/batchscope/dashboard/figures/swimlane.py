@@ -6,6 +6,7 @@ Input are answers of the queries iteration_rows, membership and preemption_marks
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,11 @@ MOST_ITERATIONS = 240
 
 
 def swimlane(
-    iterations: pa.Table, members: pa.Table, preemptions: pa.Table, *, selected: tuple[int, int] | None
+    iterations: pa.Table,
+    members: pa.Table,
+    preemptions: pa.Table,
+    *,
+    selected: tuple[int, int] | None,
 ) -> Figure:
     """Rows in order of serial; `selected` is (ring_id, iteration_id) or None."""
     rings = sorted(set(column(iterations, "ring_id")))
@@ -34,10 +39,18 @@ def swimlane(
         "rings": [str(ring) for ring in rings],
         "iterations": [[_span(row) for row in rows if row["ring_id"] == ring] for ring in rings],
         "rows": [
-            _lane(runs, lost.get(request, ()), ring=rings.index(request[0]), spans=_ends(rows), to_ns=to_ns)
+            _lane(
+                runs,
+                lost.get(request, ()),
+                ring=rings.index(request[0]),
+                spans=_ends(rows),
+                to_ns=to_ns,
+            )
             for request, runs in shown.items()
         ],
-        "selected": [rings.index(selected[0]), selected[1]] if selected and selected[0] in rings else None,
+        "selected": [rings.index(selected[0]), selected[1]]
+        if selected and selected[0] in rings
+        else None,
         "colours": {**palette.PHASES, "preemption": palette.REASONS["preemption"]},
     }
 
@@ -58,16 +71,22 @@ def started(row: Row) -> int:
 
 def left_out(iterations: pa.Table, members: pa.Table) -> str:
     """One sentence about what the swimlane does not show; empty when it shows everything."""
-    shown = len({(r["ring_id"], r["serial"]) for r in members.select(["ring_id", "serial"]).to_pylist()})
+    shown = len(
+        {(r["ring_id"], r["serial"]) for r in members.select(["ring_id", "serial"]).to_pylist()}
+    )
     requests = max(column(members, "in_range"), default=0)
     steps = max(column(iterations, "in_range"), default=0)
     parts = []
     if steps > iterations.num_rows:
-        parts.append(f"{iterations.num_rows:,} of {words.plural(steps, 'iteration')} in the range, "
-                     "dotted lines above: click a pane to move there, drag to zoom")
+        parts.append(
+            f"{iterations.num_rows:,} of {words.plural(steps, 'iteration')} in the range, "
+            "dotted lines above: click a pane to move there, drag to zoom"
+        )
     if requests > shown:
-        parts.append(f"{shown} of {words.plural(requests, 'request')}, those that join, leave or "
-                     "prefill here first")
+        parts.append(
+            f"{shown} of {words.plural(requests, 'request')}, those that join, leave or "
+            "prefill here first"
+        )
     return "; ".join(parts)
 
 
@@ -87,12 +106,18 @@ def _ends(rows: Sequence[Row]) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def _lane(
-    runs: list[Row], preempted: Sequence[Row], *, ring: int,
-    spans: dict[tuple[int, int], tuple[int, int]], to_ns: int,
+    runs: list[Row],
+    preempted: Sequence[Row],
+    *,
+    ring: int,
+    spans: dict[tuple[int, int], tuple[int, int]],
+    to_ns: int,
 ) -> Figure:
     one = runs[0]
     return {
-        "label": f"#{one['serial']}", "about": _about(one), "ring": ring,
+        "label": f"#{one['serial']}",
+        "about": _about(one),
+        "ring": ring,
         "arrived": None if one["arrived_unix_ns"] is None else ms(one["arrived_unix_ns"]),
         "finished": None if one["finished_unix_ns"] is None else ms(one["finished_unix_ns"]),
         "served": one["finish_reason"] in SERVED,
@@ -102,27 +127,36 @@ def _lane(
     }
 
 
-def absences(runs: Sequence[Row], spans: dict[tuple[int, int], tuple[int, int]]) -> list[tuple[int, int]]:
+def absences(
+    runs: Sequence[Row], spans: dict[tuple[int, int], tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Stretches in which a request was there but no member: from its arrival, and between runs."""
     edges = [(_edge(run, 0, spans), _edge(run, run["n_iterations"] - 1, spans)) for run in runs]
     known = [(a[0], b[1]) for a, b in edges if a and b]
     if not known:
         return []
     arrived = runs[0]["arrived_unix_ns"]
-    between = [(left[1], right[0]) for left, right in zip(known, known[1:], strict=False)]
+    between = [(left[1], right[0]) for left, right in pairwise(known)]
     waits = [(arrived, known[0][0]), *between] if arrived is not None else between
     return [(a, b) for a, b in waits if b > a]
 
 
-def _edge(run: Row, step: int, spans: dict[tuple[int, int], tuple[int, int]]) -> tuple[int, int] | None:
+def _edge(
+    run: Row, step: int, spans: dict[tuple[int, int], tuple[int, int]]
+) -> tuple[int, int] | None:
     return spans.get((run["ring_id"], run["first_iteration"] + step * run["stride"]))
 
 
 def _run(run: Row) -> Figure:
     return {
-        "phase": run["phase"], "recompute": run["recompute"], "first": run["first_iteration"],
-        "count": run["n_iterations"], "stride": run["stride"], "tokens": run["tokens_each"],
-        "emitted": run["emitted_each"], "context": run["context_first"],
+        "phase": run["phase"],
+        "recompute": run["recompute"],
+        "first": run["first_iteration"],
+        "count": run["n_iterations"],
+        "stride": run["stride"],
+        "tokens": run["tokens_each"],
+        "emitted": run["emitted_each"],
+        "context": run["context_first"],
     }
 
 

@@ -19,16 +19,31 @@ def iteration_table(answer: pa.Table) -> pd.DataFrame:
 
 
 _ITERATION = (
-    "iteration", "interval ms", "host ms", "prefill tokens", "decode tokens", "budget",
-    "prefills", "decodes", "waiting", "stopped at",
+    "iteration",
+    "interval ms",
+    "host ms",
+    "prefill tokens",
+    "decode tokens",
+    "budget",
+    "prefills",
+    "decodes",
+    "waiting",
+    "stopped at",
 )
 
 
 def _iteration(row: Row) -> Row:
     values = (
-        row["iteration_id"], _ms(row["interval_ns"]), _ms(row["host_ns"]), row["prefill_tokens"],
-        row["decode_tokens"], row["budget_tokens"], row["prefill_members"], row["decode_members"],
-        row["waiting"], words.reason(row["admission_stop"]),
+        row["iteration_id"],
+        _ms(row["interval_ns"]),
+        _ms(row["host_ns"]),
+        row["prefill_tokens"],
+        row["decode_tokens"],
+        row["budget_tokens"],
+        row["prefill_members"],
+        row["decode_members"],
+        row["waiting"],
+        words.reason(row["admission_stop"]),
     )
     return dict(zip(_ITERATION, values, strict=True))
 
@@ -38,14 +53,20 @@ def member_table(answer: pa.Table) -> pd.DataFrame:
     return pd.DataFrame([_member(row) for row in answer.to_pylist()], columns=list(_MEMBER))
 
 
-_MEMBER = ("request", "key", "phase", "tokens", "context", "emitted", "prompt", "preemptions")
+_MEMBER = ("request", "key", "phase", "tokens", "context", "emitted", "prompt", "preempted")
 
 
 def _member(row: Row) -> Row:
     phase = "recompute" if row["recompute"] else row["phase"]
     values = (
-        f"#{row['serial']}", row["request_key"], phase, row["tokens"], row["context_tokens"],
-        row["emitted_tokens"], row["prompt_tokens"], row["preemptions"],
+        f"#{row['serial']}",
+        row["request_key"],
+        phase,
+        row["tokens"],
+        row["context_tokens"],
+        row["emitted_tokens"],
+        row["prompt_tokens"],
+        row["preemptions"],
     )
     return dict(zip(_MEMBER, values, strict=True))
 

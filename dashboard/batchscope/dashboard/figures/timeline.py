@@ -6,6 +6,8 @@ Input are answers of the queries timeline, deferrals_by_reason, admission_stops,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +22,11 @@ BREAK_BUCKETS = 4
 
 
 def timeline(
-    answers: dict[str, pa.Table], *, from_ns: int, to_ns: int, slots: int | None,
+    answers: dict[str, pa.Table],
+    *,
+    from_ns: int,
+    to_ns: int,
+    slots: int | None,
     window: tuple[int, int] | None = None,
 ) -> Figure:
     """All panes, the strip of admission stops, shaded losses and marks.
@@ -31,13 +37,19 @@ def timeline(
     rows = with_breaks(answers["timeline"].to_pylist())
     shades, marks = marks_and_shades(answers["marks_and_losses"], to_ns=to_ns)
     panes = [
-        tokens_pane(rows), interval_pane(rows), slots_pane(rows, slots=slots),
-        queue_pane(rows, answers["deferrals_by_reason"]), kv_pane(rows),
+        tokens_pane(rows),
+        interval_pane(rows),
+        slots_pane(rows, slots=slots),
+        queue_pane(rows, answers["deferrals_by_reason"]),
+        kv_pane(rows),
     ]
     x = [ms(row["unix_ns"]) for row in rows]
     return {
-        "range": [ms(from_ns), ms(to_ns)], "panes": [{"x": x, **pane} for pane in panes],
-        "strip": stops_strip(answers["admission_stops"]), "shades": shades, "marks": marks,
+        "range": [ms(from_ns), ms(to_ns)],
+        "panes": [{"x": x, **pane} for pane in panes],
+        "strip": stops_strip(answers["admission_stops"]),
+        "shades": shades,
+        "marks": marks,
         "window": [ms(at) for at in window] if window else None,
     }
 
@@ -61,7 +73,9 @@ def tokens_pane(rows: Sequence[Row]) -> Figure:
     per_bucket = max((row.get("iterations") or 0 for row in rows), default=0)
     fullest = _line(rows, "batch_tokens_max", "fullest iteration", "faint", width=1)
     return {
-        "title": "Tokens per iteration", "format": "tokens", "height": 150,
+        "title": "Tokens per iteration",
+        "format": "tokens",
+        "height": 150,
         "note": _mean_note(per_bucket),
         "series": [
             _area(rows, "decode_tokens_mean", "decode", palette.PHASES["decode"]),
@@ -80,30 +94,57 @@ def _mean_note(per_bucket: int) -> str:
 
 def interval_pane(rows: Sequence[Row]) -> Figure:
     """Smallest to largest interval as a band, the mean as a line, in ms."""
+
     def scaled(name: str) -> Values:
         return _values(rows, name, lambda ns: ms(float(ns)))
 
     ink = palette.INTERVAL
     return {
-        "title": "Interval", "format": "ms", "height": 110,
+        "title": "Interval",
+        "format": "ms",
+        "height": 110,
         "note": "host and execution between completions, idle taken out",
         "series": [
-            {"label": "min", "values": scaled("interval_min_ns"), "colour": ink, "edge": True},
-            {"label": "max", "values": scaled("interval_max_ns"), "colour": ink, "edge": True},
-            {"label": "mean", "values": scaled("interval_mean_ns"), "colour": ink, "width": 1.5},
+            {
+                "label": "min",
+                "values": scaled("interval_min_ns"),
+                "colour": ink,
+                "edge": True,
+                "stepped": True,
+            },
+            {
+                "label": "max",
+                "values": scaled("interval_max_ns"),
+                "colour": ink,
+                "edge": True,
+                "stepped": True,
+            },
+            {
+                "label": "mean",
+                "values": scaled("interval_mean_ns"),
+                "colour": ink,
+                "width": 1.5,
+                "stepped": True,
+            },
         ],
     }
 
 
 def slots_pane(rows: Sequence[Row], *, slots: int | None) -> Figure:
-    """Requests running, under the engine's limit where it is known: slot-bound shows as a plateau."""
-    running = {**_line(rows, "running_max", "running", palette.REASONS["max_requests"]), "stepped": True}
+    """Requests running, under the engine's limit where known: slot-bound shows as a plateau."""
+    running = {
+        **_line(rows, "running_max", "running", palette.REASONS["max_requests"]),
+        "stepped": True,
+    }
     series = [running]
     if slots is not None:
         limit = [slots] * len(rows)
         series.append({"label": "slots", "values": limit, "colour": "text", "dash": [6, 4]})
     return {
-        "title": "Running requests", "format": "requests", "height": 80, "series": series,
+        "title": "Running requests",
+        "format": "requests",
+        "height": 80,
+        "series": series,
         "note": "limit not told by the engine" if slots is None else "",
         **({"top": slots * 1.08} if slots is not None else {}),
     }
@@ -116,12 +157,18 @@ def queue_pane(rows: Sequence[Row], deferrals: pa.Table) -> Figure:
         by_reason.setdefault(row["reason"], {})[row["unix_ns"]] = row["left_out_mean"]
     ranked = sorted(by_reason, key=lambda r: -sum(by_reason[r].values()))
     areas = [
-        {"label": words.reason(reason), "colour": palette.reason_colour(reason), "stacked": True,
-         "values": [_left_out(row, by_reason[reason]) for row in rows]}
+        {
+            "label": words.reason(reason),
+            "colour": palette.reason_colour(reason),
+            "stacked": True,
+            "values": [_left_out(row, by_reason[reason]) for row in rows],
+        }
         for reason in ranked
     ]
     return {
-        "title": "Waiting and left out", "format": "requests", "height": 120,
+        "title": "Waiting and left out",
+        "format": "requests",
+        "height": 120,
         "note": "per decision, by reason" if areas else "nobody was left out",
         "series": [*areas, _line(rows, "waiting_mean", "waiting", "text", width=1.25)],
     }
@@ -136,11 +183,18 @@ def kv_pane(rows: Sequence[Row]) -> Figure:
     """Used, evictable and free blocks as shares of the pool."""
     total = max((row.get("kv_total_blocks") or 0 for row in rows), default=0)
     return {
-        "title": "KV blocks", "format": "percent", "height": 100, "top": 100,
+        "title": "KV blocks",
+        "format": "percent",
+        "height": 100,
+        "top": 100,
         "note": f"of {total:,} blocks" if total else "not told by the engine",
         "series": [
-            {"label": state, "colour": palette.KV[state], "stacked": True,
-             "values": [kv_percent(row)[state] for row in rows]}
+            {
+                "label": state,
+                "colour": palette.KV[state],
+                "stacked": True,
+                "values": [kv_percent(row)[state] for row in rows],
+            }
             for state in ("used", "evictable", "free")
         ],
     }
@@ -166,13 +220,28 @@ def stops_strip(stops: pa.Table) -> Figure:
     for row in stops.to_pylist():  # the query puts the most frequent of a bucket first
         leading.setdefault(row["unix_ns"], row)
     segments = [
-        [ms(at), ms(at + row["bucket_ns"]), palette.reason_colour(row["admission_stop"]),
-         words.reason(row["admission_stop"])]
-        for at, row in leading.items()
+        [
+            ms(at),
+            ms(end),
+            palette.reason_colour(row["admission_stop"]),
+            words.reason(row["admission_stop"]),
+        ]
+        for (at, row), end in zip(leading.items(), _ends(list(leading.values())), strict=True)
     ]
     seen = dict.fromkeys(row["admission_stop"] for row in leading.values())
     keys = [[words.reason(stop), palette.reason_colour(stop)] for stop in seen]
     return {"title": "Admission stopped at", "segments": merged(segments), "keys": keys}
+
+
+def _ends(rows: Sequence[Row]) -> list[int]:
+    """A decision holds until the next one, unless that is unusually late (idle, lost)."""
+    starts = [row["unix_ns"] for row in rows]
+    usual = median([b - a for a, b in pairwise(starts)] or [0])
+    following = [*starts[1:], 0]
+    return [
+        after if 0 < after - at <= 5 * usual else at + row["bucket_ns"]
+        for at, after, row in zip(starts, following, rows, strict=True)
+    ]
 
 
 def merged(segments: list[list[Any]]) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""Streamlit components drawn by our own JavaScript: stacked time panes, the swimlane, the Now board.
+"""Streamlit components drawn by our own JavaScript: time panes, the swimlane, the Now board.
 
 Called by the views with figures (plain dicts, see figures/); they report what a person did by
 triggers. Colours that aren't data come from the page's theme.
@@ -16,7 +16,9 @@ import streamlit as st
 Handler = Callable[[], None]
 
 
-def panes(figure: Mapping[str, Any], *, key: str, on_zoom: Handler, on_back: Handler, on_pick: Handler) -> None:
+def panes(
+    figure: Mapping[str, Any], *, key: str, on_zoom: Handler, on_back: Handler, on_pick: Handler
+) -> None:
     """Panes on one time axis. Triggers: zoom [from_ms, to_ms], back, pick at_ms."""
     _component("panes", vendored=True)(
         data=figure, key=key, on_zoom_change=on_zoom, on_back_change=on_back, on_pick_change=on_pick
@@ -41,7 +43,10 @@ def _component(name: str, *, vendored: bool = False) -> Callable[..., Any]:
     """Registered once a process: the same name twice is a warning in Streamlit."""
     library, style = ("", "")
     if vendored:
-        library, style = _read("vendor/uplot/uPlot.iife.min.js"), _read("vendor/uplot/uPlot.min.css")
+        library, style = (
+            _read("vendor/uplot/uPlot.iife.min.js"),
+            _read("vendor/uplot/uPlot.min.css"),
+        )
     return st.components.v2.component(
         f"batchscope_{name}",
         html=f'<div class="{_CLASSES[name]}"></div>',

@@ -1,4 +1,4 @@
-"""Iterations: what was in each batch, how long it took, who was left out and where the pages were."""
+"""Iterations: what each batch held, how long it took, who was left out, where the pages were."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINTS = 900
 """About one bucket per pixel of a 1280 px page: finer can't be drawn."""
 STRIP_POINTS = 300
 REFRESH_S = 3.0
-PANES, LANES, SLOWEST, PICKED = "panes", "lanes", "slowest", "picked"
+PANES, LANES, TABLE, PICKED = "panes", "lanes", "table", "picked"
 
 
 def page() -> None:
@@ -43,7 +43,7 @@ def _body(every: float | None) -> None:
     if engine is None:
         return
     with middle:
-        _presets()
+        _presets(engine)
     with right:
         _moves(engine)
     try:
@@ -52,20 +52,42 @@ def _body(every: float | None) -> None:
         st.error(str(error))
 
 
-def _presets() -> None:
-    st.segmented_control(
-        "Range", list(span.PRESETS), default=span.DEFAULT, key="preset", required=True,
-        on_change=span.clear, label_visibility="collapsed",
-    )
+def _presets(engine: selection.Engine) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.segmented_control(
+            "Range",
+            list(span.PRESETS),
+            default=span.DEFAULT,
+            key="preset",
+            required=True,
+            on_change=span.clear,
+            label_visibility="collapsed",
+        )
+        if span.zoomed():
+            from_ns, to_ns = span.current(engine)
+            st.caption(f"zoomed to {words.duration_text(to_ns - from_ns)}")
 
 
 def _moves(engine: selection.Engine) -> None:
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         st.toggle("Follow", value=True, key="follow", disabled=span.zoomed())
-        st.button("", icon=":material/chevron_left:", help="Earlier", on_click=span.pan, args=(engine, -0.5))
-        st.button("", icon=":material/chevron_right:", help="Later", on_click=span.pan, args=(engine, 0.5))
-        st.button("", icon=":material/zoom_out:", help="Back out (double click in a pane)",
-                  on_click=span.back, disabled=not span.zoomed())
+        st.button(
+            "",
+            icon=":material/chevron_left:",
+            help="Earlier",
+            on_click=span.pan,
+            args=(engine, -0.5),
+        )
+        st.button(
+            "", icon=":material/chevron_right:", help="Later", on_click=span.pan, args=(engine, 0.5)
+        )
+        st.button(
+            "",
+            icon=":material/zoom_out:",
+            help="Back out (double click in a pane)",
+            on_click=span.back,
+            disabled=not span.zoomed(),
+        )
 
 
 def _draw(engine: selection.Engine) -> None:
@@ -74,12 +96,17 @@ def _draw(engine: selection.Engine) -> None:
     answers = _answers(scope)
     picked = st.session_state.get(PICKED)
     around = _around(picked, from_ns=from_ns, to_ns=to_ns)
-    rows = selection.client().query("iteration_rows", **scope, at_ns=around, rows=lanes.MOST_ITERATIONS)
+    rows = selection.client().query(
+        "iteration_rows", **scope, at_ns=around, rows=lanes.MOST_ITERATIONS
+    )
     _settle(rows)
     shown = lanes.extent(rows)
     clipped = bool(rows.num_rows) and column(rows, "in_range")[0] > rows.num_rows
     figure = panes.timeline(
-        answers, from_ns=from_ns, to_ns=to_ns, slots=panes.slots_of(selection.config_of(engine)),
+        answers,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        slots=panes.slots_of(selection.config_of(engine)),
         window=shown if clipped else None,
     )
     timeline.panes(figure, key=PANES, on_zoom=_zoomed, on_back=span.back, on_pick=_pane_picked)
@@ -87,7 +114,7 @@ def _draw(engine: selection.Engine) -> None:
         st.info("No iteration completed in this range. Choose a longer one, or go back out.")
         return
     _membership(scope, rows, shown)
-    _tables(scope, rows)
+    _tables(scope, rows, clipped=clipped)
 
 
 def _answers(scope: dict[str, Any]) -> dict[str, pa.Table]:
@@ -116,24 +143,40 @@ def _membership(scope: dict[str, Any], rows: pa.Table, shown: tuple[int, int]) -
     )
 
 
-def _tables(scope: dict[str, Any], rows: pa.Table) -> None:
-    selected = _selected()
+def _tables(scope: dict[str, Any], rows: pa.Table, *, clipped: bool) -> None:
     left, right = st.columns(2)
     with left:
-        st.markdown("**Slowest iterations of the range**")
-        slowest = selection.client().query("slowest_iterations", **scope, rows=50)
-        st.dataframe(
-            iteration_table(slowest), hide_index=True, height=280, key=SLOWEST,
-            on_select=partial(_row_picked, slowest), selection_mode="single-row",
-        )
+        if clipped:
+            listed = selection.client().query("slowest_iterations", **scope, rows=50)
+        else:
+            listed = rows
+        _listed(listed, title="Slowest iterations" if clipped else "Iterations of the range")
     with right:
-        if selected is None:
-            st.markdown("**Members of an iteration**")
-            st.caption("Click an iteration: in a pane, in the swimlane, or in the table.")
-            return
-        members = selection.client().query("iteration_members", ring_id=selected[0], iteration_id=selected[1])
-        st.markdown(f"**Iteration {selected[1]}: {words.plural(members.num_rows, 'member')}**")
-        st.dataframe(member_table(members), hide_index=True, height=280)
+        _members()
+
+
+def _listed(listed: pa.Table, *, title: str) -> None:
+    st.markdown(f"**{title}**")
+    st.dataframe(
+        iteration_table(listed),
+        hide_index=True,
+        height=280,
+        key=TABLE,
+        on_select=partial(_row_picked, listed),
+        selection_mode="single-row",
+    )
+
+
+def _members() -> None:
+    selected = _selected()
+    if selected is None:
+        st.markdown("**Members of an iteration**")
+        st.caption("Click an iteration: in a pane, in the swimlane, or in the table.")
+        return
+    ring, iteration = selected
+    members = selection.client().query("iteration_members", ring_id=ring, iteration_id=iteration)
+    st.markdown(f"**Iteration {iteration}: {words.plural(members.num_rows, 'member')}**")
+    st.dataframe(member_table(members), hide_index=True, height=280)
 
 
 def _selected() -> tuple[int, int] | None:
@@ -164,10 +207,12 @@ def _lane_picked() -> None:
     st.session_state[PICKED] = {**earlier, "ring_id": int(ring), "iteration_id": int(iteration)}
 
 
-def _row_picked(slowest: pa.Table) -> None:
-    chosen = st.session_state[SLOWEST]["selection"]["rows"]
+def _row_picked(listed: pa.Table) -> None:
+    chosen = st.session_state[TABLE]["selection"]["rows"]
     if chosen:
-        row = slowest.slice(chosen[0], 1).to_pylist()[0]
+        row = listed.slice(chosen[0], 1).to_pylist()[0]
         st.session_state[PICKED] = {
-            "at_ns": row["unix_ns"], "ring_id": row["ring_id"], "iteration_id": row["iteration_id"],
+            "at_ns": row["unix_ns"],
+            "ring_id": row["ring_id"],
+            "iteration_id": row["iteration_id"],
         }

@@ -7,8 +7,9 @@ import streamlit as st
 from batchscope.dashboard import timeline
 from batchscope.dashboard.client import ClientError
 from batchscope.dashboard.figures import first
-from batchscope.dashboard.figures.board import Glance, board
+from batchscope.dashboard.figures.board import board
 from batchscope.dashboard.figures.sparks import Grid, unseen
+from batchscope.dashboard.figures.tiles import Glance
 from batchscope.dashboard.figures.timeline import slots_of
 from batchscope.dashboard.views import selection
 
@@ -29,7 +30,9 @@ def _refreshed() -> None:
         engine = selection.choose()
     if engine is None:
         return
-    right.caption(f"last minute · sparklines: last {SPARK_MINUTES} minutes · refreshes every {REFRESH_S:g} s")
+    right.caption(
+        f"last minute · sparklines: last {SPARK_MINUTES} minutes · refreshes every {REFRESH_S:g} s"
+    )
     try:
         timeline.board(board(ask(engine)), key="board")
     except ClientError as error:

@@ -46,15 +46,17 @@ def choose() -> Engine | None:
     try:
         engines = client().query("engine_choices").to_pylist()
     except Unreachable as error:
-        return _empty(str(error), HOW_TO_START, icon=":material/power_off:")
+        _say(str(error), HOW_TO_START, icon=":material/power_off:")
     except ClientError as error:
-        return _empty(str(error), "", icon=":material/error:")
-    if not engines:
-        return _empty("No engine is attached.", HOW_TO_ATTACH, icon=":material/hourglass_empty:")
-    return _pick(engines)
+        _say(str(error), "", icon=":material/error:")
+    else:
+        if engines:
+            return _pick(engines)
+        _say("No engine is attached.", HOW_TO_ATTACH, icon=":material/hourglass_empty:")
+    return None
 
 
-def _empty(sentence: str, advice: str, *, icon: str) -> None:
+def _say(sentence: str, advice: str, *, icon: str) -> None:
     with st.container(border=True):
         st.markdown(f"#### {icon} {sentence}")
         st.markdown(advice)
@@ -64,10 +66,18 @@ def _pick(engines: list[Engine]) -> Engine:
     labels = [_label(engine) for engine in engines]
     wanted = st.query_params.get("engine")
     index = labels.index(wanted) if wanted in labels else 0
-    label = st.selectbox("Engine", labels, index=index, label_visibility="collapsed", key="engine")
+    label = st.selectbox(
+        "Engine", labels, index=index, label_visibility="collapsed", key="engine", on_change=_forget
+    )
     if len(engines) > 1:
         st.query_params["engine"] = label
     return engines[labels.index(label)]
+
+
+def _forget() -> None:
+    """A zoom and a picked iteration belong to the engine they were made on."""
+    for key in ("zooms", "picked"):
+        st.session_state.pop(key, None)
 
 
 def _label(engine: Engine) -> str:
