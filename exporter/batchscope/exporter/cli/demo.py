@@ -93,8 +93,8 @@ def _run(args: argparse.Namespace, folder: Path, children: contextlib.ExitStack)
     listen, board = _free(args.listen), None if args.once else _free(args.dashboard_listen)
     env = os.environ | {"BATCHSCOPE_DIR": str(folder / "rings"), "BATCHSCOPE": "1"}
     store = args.store or folder / "demo.duckdb"
-    _start(children, _serve(args, listen, store), env, log=folder / "exporter.log")
-    _wait_for(f"http://{listen}/readyz", folder / "exporter.log")
+    exporter = _start(children, _serve(args, listen, store), env, log=folder / "exporter.log")
+    _wait_for(exporter, f"http://{listen}/readyz", folder / "exporter.log")
     if board:
         _start(children, _dashboard(board, listen), env, log=folder / "dashboard.log")
     engine = _start(children, _engine(args, seconds), env, log=folder / "engine.log", piped=True)
@@ -219,9 +219,9 @@ def _free(listen: str) -> str:
     raise DemoError(f"no port is free on {host}")
 
 
-def _wait_for(url: str, log: Path) -> None:
+def _wait_for(exporter: subprocess.Popen[str], url: str, log: Path) -> None:
     deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    while exporter.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):  # noqa: S310
             return
         time.sleep(0.1)
