@@ -62,7 +62,7 @@ class Followed:
         """Stable name of the engine."""
         return str(self.hello.get("engine") or "unknown")
 
-    def read(self, wall: Callable[[], int]) -> Rows | None:
+    def read(self) -> Rows | None:
         """Poll once and fold what came; None when nothing did."""
         raw = self.reader.poll()
         if raw is None:
@@ -71,10 +71,15 @@ class Followed:
         chunk = chunk_from(raw, self.ring_id, self.reader.ring_uuid, seq=seq, byte_pos=byte_pos)
         rows = self.fold.fold(chunk)
         self.keep(rows)
-        if chunk.of(BYE) is not None:
-            self.end("closed", wall())
+        bye = chunk.of(BYE)
+        if bye is not None:
+            self.end("closed", self._unix_ns(int(bye.fields["at_ns"][0])))
         self.dirty = True
         return rows
+
+    def _unix_ns(self, at_ns: int) -> int:
+        mono_ns, unix_ns = self.reader.clock_pair
+        return unix_ns + at_ns - mono_ns
 
     def keep(self, rows: Rows) -> None:
         """Queue rows for the next commit."""

@@ -192,7 +192,7 @@ class Pipeline:
 
     def _read(self, path: Path, ring: Followed) -> bool:
         try:
-            rows = ring.read(self._wall)
+            rows = ring.read()
         except Exception as error:  # noqa: BLE001 (isolated)
             self._isolate(path, ring, error)
             return False

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import duckdb
 import pyarrow as pa
@@ -119,8 +120,6 @@ class Store:
         self._connection = connection
 
     def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
-        if not self.read_only:
-            connection.execute(_META)
         version = _meta(connection, "schema_version")
         if version is None and self.read_only:
             raise StoreError(f"{self.path} is a DuckDB file, but no store of batchscope")
@@ -129,7 +128,8 @@ class Store:
                 f"the store {self.path} has schema version {version}, this batchscope knows up to "
                 f"{STORE_VERSION}: use a newer batchscope or another --store"
             )
-        if not self.read_only:
+        # what is up to date isn't written to: a store on a full disk can still be opened and asked
+        if not self.read_only and (version, _meta(connection, "layout")) != _current():
             _upgrade(connection, version)
         self._batch = _meta(connection, "batch") or 0
         connection.execute("SET lock_configuration = true")
@@ -159,13 +159,14 @@ class Store:
         return self._batch
 
     def _reset(self) -> None:
-        # a failed write may leave DuckDB "invalidated until restart": open the file anew, next time
+        # a failed write may leave DuckDB "invalidated until restart": open the file anew
         connection, self._connection = self._connection, None
         try:
             if connection is not None:
                 connection.close()
-        except duckdb.Error:
-            return
+            self._connect()
+        except (duckdb.Error, StoreError):
+            return  # the next commit tries again
 
     def ring_states(self) -> dict[str, RingState]:
         """Where each ring stands, by ring_uuid."""
@@ -248,14 +249,21 @@ def _open_file(
     return duckdb.connect(str(path), read_only=read_only, config={**config})
 
 
+def _current() -> tuple[int, int]:
+    """Schema version, and checksum of the statements: views may change within a version."""
+    return STORE_VERSION, crc32("".join(tables.statements()).encode())
+
+
 def _upgrade(connection: duckdb.DuckDBPyConnection, version: int | None) -> None:
     connection.execute("BEGIN")
+    connection.execute(_META)
     for migrate in MIGRATIONS[version - 1 :] if version else ():
         migrate(connection)
     for statement in tables.statements():
         connection.execute(statement)
-    connection.execute("DELETE FROM meta WHERE key = 'schema_version'")
-    connection.execute("INSERT INTO meta VALUES ('schema_version', $v)", {"v": STORE_VERSION})
+    connection.execute("DELETE FROM meta WHERE key IN ('schema_version', 'layout')")
+    for key, value in zip(("schema_version", "layout"), _current(), strict=True):
+        connection.execute("INSERT INTO meta VALUES ($k, $v)", {"k": key, "v": value})
     if version is None:
         connection.execute("INSERT INTO meta VALUES ('batch', 0)")
     connection.execute("COMMIT")

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -15,12 +15,14 @@ from batchscope.exporter import gpu
 from batchscope.exporter.api import Service, build
 from batchscope.exporter.config import Config
 from batchscope.exporter.errors import ConfigError
-from batchscope.exporter.otel import SpanSink, exporter_for
 from batchscope.exporter.pipeline import Options, Pipeline
 from batchscope.exporter.prom import Exposition
 from batchscope.exporter.retention import Bounds
 from batchscope.exporter.store import Store
 from batchscope.schemas.ring import RingError
+
+if TYPE_CHECKING:
+    from batchscope.exporter.otel import SpanSink
 
 DAY_NS = 86_400_000_000_000
 log = logging.getLogger(__name__)
@@ -80,6 +82,8 @@ def _running(config: Config, store: Store) -> Iterator[Service]:
 def _spans(config: Config) -> SpanSink | None:
     if config["otlp"] is None:
         return None
+    from batchscope.exporter.otel import SpanSink, exporter_for  # 40 MB that most don't need
+
     sender = exporter_for(config["otlp"], protocol=config["otlp_protocol"])
     return SpanSink(sender, ratio=config["otlp_ratio"])
 

@@ -1,0 +1,335 @@
+"""The pipeline: many rings, rings that come and go, a store that can't write, sinks that fail."""
+
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+from tests.support.engine_process import Load, hello
+from tests.support.served import until
+
+from batchscope.exporter.errors import StoreError
+from batchscope.exporter.pipeline import Options, Pipeline
+from batchscope.exporter.retention import Bounds, retain
+from batchscope.exporter.store import Store
+from batchscope.schemas.records import BYE, EMPTY
+from batchscope.schemas.ring import RingLocked, RingWriter
+
+
+class Rig:
+    """A folder, a store, and pipelines and engines on them that are all ended at the end."""
+
+    def __init__(self, folder):
+        self.folder, self.path = folder / "rings", folder / "s.duckdb"
+        self.writers, self.running = [], []
+
+    def engine(self, seed=1, **said):
+        writer = RingWriter(self.folder, hello(seed) | said)
+        while not writer.grow():
+            pass
+        self.writers.append(writer)
+        return Load(writer, seed)
+
+    def exporter(self, **given):
+        options = Options(commit_s=0.02, **given.pop("options", {}))
+        store = Store.open(given.pop("path", self.path))
+        pipeline = Pipeline(self.folder, store, options=options, **given)
+        pipeline.start()
+        self.running.append(pipeline)
+        return pipeline
+
+    def stop(self, pipeline):
+        self.running.remove(pipeline)
+        pipeline.stop()
+        pipeline.store.close()
+
+    def leave(self, load, *, goodbye=True):
+        if goodbye:
+            load.put(BYE, at_ns=time.monotonic_ns())
+        self.writers.remove(load.writer)
+        load.writer.close()
+
+
+@pytest.fixture
+def rig(tmp_path):
+    made = Rig(tmp_path)
+    yield made
+    for pipeline in list(made.running):
+        made.stop(pipeline)
+    for writer in made.writers:
+        writer.close(unlink=True)
+
+
+def count(pipeline, table):
+    return pipeline.store.rows(f"SELECT count(*) FROM {table}")[0][0]
+
+
+def steps(load, n):
+    for _ in range(n):
+        load.step()
+
+
+def test_what_an_engine_writes_is_in_the_store_within_a_second(rig):
+    load, pipeline = rig.engine(), rig.exporter()
+    steps(load, 50)
+    until(lambda: count(pipeline, "iterations") == 50, seconds=1.0)
+    assert pipeline.store.rows("SELECT engine, state FROM engines") == [("synthetic-1", "live")]
+    assert pipeline.store.rows("SELECT config_hash FROM configs") == [("synthetic",)]
+
+
+def test_rings_that_appear_and_leave_are_followed_and_retired(rig):
+    pipeline = rig.exporter()
+    first, second = rig.engine(1), rig.engine(2)
+    steps(first, 20)
+    steps(second, 30)
+    rig.leave(first)
+    rig.leave(second, goodbye=False)
+    until(lambda: not list(rig.folder.glob("*.ring")))
+    states = dict(pipeline.store.rows("SELECT engine, state FROM engines"))
+    assert states == {"synthetic-1": "closed", "synthetic-2": "dead"}
+    assert count(pipeline, "iterations") == 50
+    kinds = pipeline.store.rows("SELECT kind, count(*) FROM marks GROUP BY 1 ORDER BY 1")
+    assert kinds == [("attach", 2), ("closed", 1), ("dead", 1)]
+
+
+def test_counters_of_an_engine_add_up_over_its_restarts_and_ours(rig):
+    pipeline = rig.exporter()
+    for n in (20, 30):
+        load = rig.engine()
+        steps(load, n)
+        until(lambda: count(pipeline, "iterations") in (20, 50))
+        rig.leave(load)
+        until(lambda: not list(rig.folder.glob("*.ring")))
+    before = iterations_total(pipeline)
+    rig.stop(pipeline)
+    assert before == iterations_total(rig.exporter()) == 50
+
+
+def iterations_total(pipeline):
+    (one,) = pipeline.engines()
+    return sum(n for (name, _), n in one.totals.counters.items() if name == "iterations")
+
+
+def test_a_dead_engine_runs_nothing_and_holds_nothing(rig):
+    load, pipeline = rig.engine(), rig.exporter()
+    steps(load, 40)
+    until(lambda: count(pipeline, "iterations") == 40)
+    assert pipeline.engines()[0].gauges["running_requests", ()] > 0
+    rig.leave(load, goodbye=False)
+    until(lambda: pipeline.engines()[0].state == "dead")
+    gauges = pipeline.engines()[0].gauges
+    assert gauges["running_requests", ()] == gauges["live_requests", ()] == 0
+    assert gauges["engine_up", ()] == 0
+    assert not any(name == "kv_blocks" for name, _ in gauges)
+
+
+def test_one_folder_has_one_exporter(rig, tmp_path):
+    rig.exporter()
+    other = Store.open(tmp_path / "other.duckdb")
+    with pytest.raises(RingLocked, match="another exporter reads"):
+        Pipeline(rig.folder, other).start()
+    other.close()
+
+
+def test_a_ring_of_another_version_is_named_and_disturbs_no_other(rig):
+    strange, load = rig.engine(2), rig.engine(1)
+    with open(strange.writer.path, "r+b") as file:
+        file.seek(8)
+        file.write(b"\x63\0\0\0")
+    pipeline = rig.exporter()
+    steps(load, 10)
+    until(lambda: count(pipeline, "iterations") == 10)
+    (why,) = pipeline.refused.values()
+    assert "has schema version 99, this batchscope reads version" in why
+    assert pipeline.exporter_values()["rings", ("refused",)] == 1
+    assert pipeline.exporter_values()["rings", ("live",)] == 1
+
+
+def test_a_file_that_is_no_ring_is_refused_once_and_left_alone(rig):
+    rig.folder.mkdir(mode=0o700)
+    (rig.folder / "nonsense.ring").write_bytes(b"nonsense" * 10_000)
+    pipeline = rig.exporter()
+    assert "nonsense.ring" in next(iter(pipeline.refused.values()))
+    assert (rig.folder / "nonsense.ring").exists()
+
+
+class Broken:
+    """A sink whose every call fails."""
+
+    def rows(self, ring, rows):
+        raise RuntimeError("no")
+
+    def values(self):
+        return {("spans", ("dropped",)): 1}
+
+    def close(self):
+        raise RuntimeError("no")
+
+
+class Stuck(Broken):
+    """A sink that never returns before it is let go."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+
+    def rows(self, ring, rows):
+        self.gate.wait(30)
+
+
+def test_a_broken_and_a_stuck_sink_cost_counters_and_nothing_else(rig):
+    stuck = Stuck()
+    pipeline = rig.exporter(sinks={"broken": Broken(), "stuck": stuck})
+    load = rig.engine()
+    for n in range(1, 21):
+        steps(load, 1)
+        until(lambda n=n: count(pipeline, "iterations") == n)
+    values = pipeline.exporter_values()
+    assert values["collector_errors", ("broken",)] >= 1
+    assert values["spans", ("dropped",)] == 1
+    stuck.gate.set()
+
+
+def test_marks_and_samples_reach_the_store(rig):
+    sample = {"device": [0], "uuid": ["GPU-0"], "unix_ns": [5], "sm_ratio": [0.5]}
+    pipeline = rig.exporter(samples=iter([{"gpu": sample}, *[{}] * 10_000]).__next__)
+    pipeline.mark("deploy 7", engine="e")
+    until(lambda: count(pipeline, "marks") == 1)
+    until(lambda: pipeline.store.rows("SELECT uuid, sm_ratio FROM gpu") == [("GPU-0", 0.5)])
+
+
+def test_a_store_that_cannot_write_stops_reading_before_memory_grows(rig, monkeypatch):
+    load, pipeline = rig.engine(), rig.exporter(options={"queue_bytes": 20_000})
+    real = pipeline.store.commit
+    monkeypatch.setattr(pipeline.store, "commit", refuse)
+    monkeypatch.setattr("batchscope.exporter.pipeline.RETRY_S", 0.05)
+    steps(load, 400)
+    until(lambda: pipeline.store_error == "can't write to here: No space left on device")
+    values = pipeline.exporter_values()
+    assert values["store_up", ()] == 0
+    until(lambda: pipeline.exporter_values()["store_queue_bytes", ()] > 20_000)
+    monkeypatch.setattr(pipeline.store, "commit", real)
+    until(lambda: count(pipeline, "iterations") == 400)
+    assert pipeline.exporter_values()["store_up", ()] == 1
+    assert pipeline.store.rows("SELECT count(*), count(DISTINCT iteration_id) FROM iterations") == [
+        (400, 400)
+    ]
+    assert count(pipeline, "losses") == 0
+
+
+def refuse(_):
+    raise StoreError("can't write to here: No space left on device")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 12 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", disk], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk_is_said_and_survived_without_loss(rig, small_disk):
+    pipeline = rig.exporter(path=small_disk / "s.duckdb")
+    load = rig.engine()
+    with open(small_disk / "ballast", "wb") as ballast:
+        fill(ballast)
+    steps(load, 500)
+    until(lambda: "No space left" in (pipeline.store_error or ""))
+    steps(load, 500)
+    assert pipeline.engines()[0].state == "live"
+    assert pipeline.store.query("engines").num_columns > 5  # it still answers
+    os.unlink(small_disk / "ballast")
+    until(lambda: count(pipeline, "iterations") == 1000, seconds=15)
+    assert pipeline.store.rows("SELECT count(DISTINCT iteration_id) FROM iterations") == [(1000,)]
+    assert (count(pipeline, "losses"), pipeline.store_error) == (0, None)
+
+
+def fill(file):
+    try:
+        while True:
+            file.write(b"x" * 4096)
+            file.flush()
+    except OSError:
+        return
+
+
+def test_what_was_overwritten_while_no_exporter_ran_is_a_loss_counted_exactly(rig):
+    load = rig.engine()
+    load.writer.close(unlink=True)
+    rig.writers.remove(load.writer)
+    writer = RingWriter(rig.folder, hello(1), size=1 << 20)
+    while not writer.grow():
+        pass
+    rig.writers.append(writer)
+    load = Load(writer, 1)
+    first = rig.exporter()
+    steps(load, 20)
+    until(lambda: count(first, "iterations") == 20)
+    rig.stop(first)
+    steps(load, 6_000)  # about 2 MB into a ring of 1 MB
+    second = rig.exporter()
+    total = writer.iteration_id - 1
+    until(lambda: newest(second) == total)
+    (lost,) = second.store.rows("SELECT iterations, records, rejected FROM losses")
+    assert lost[0] > 0
+    assert lost[2] == 0
+    seen = count(second, "all_iterations")
+    assert seen + lost[0] == total
+    (one,) = second.engines()
+    assert one.totals.counters["lost_records", ()] == lost[1]
+
+
+def newest(pipeline):
+    return pipeline.store.rows("SELECT max(iteration_id) FROM all_iterations")[0][0]
+
+
+def test_retention_by_size_deletes_oldest_detail_first_and_keeps_the_newest(rig):
+    load, pipeline = rig.engine(), rig.exporter()
+    steps(load, 3_000)
+    until(lambda: count(pipeline, "iterations") == 3_000, seconds=20)
+    store = pipeline.store
+    rig.running.remove(pipeline)
+    pipeline.stop()
+    before = {
+        t: store.rows(f"SELECT count(*), max(unix_ns) FROM {t}")[0] for t in ("runs", "iterations")
+    }
+    gone = retain(store, Bounds(max_bytes=store.used_bytes() // 2), now_unix_ns=time.time_ns())
+    after = {
+        t: store.rows(f"SELECT count(*), max(unix_ns) FROM {t}")[0] for t in ("runs", "iterations")
+    }
+    assert gone > 0
+    assert after["runs"][0] < before["runs"][0]
+    assert after["runs"][0] / before["runs"][0] <= after["iterations"][0] / before["iterations"][0]
+    store.close()
+
+
+def test_retention_by_age_deletes_what_is_older(rig):
+    load, pipeline = rig.engine(), rig.exporter()
+    steps(load, 100)
+    until(lambda: count(pipeline, "iterations") == 100)
+    store = pipeline.store
+    rig.running.remove(pipeline)
+    pipeline.stop()
+    middle = store.rows("SELECT quantile_disc(unix_ns, 0.5) FROM iterations")[0][0]
+    retain(store, Bounds(max_age_ns=1_000), now_unix_ns=middle + 1_000)
+    assert 45 <= store.rows("SELECT count(*) FROM iterations")[0][0] <= 55
+    store.close()
+
+
+def test_an_idle_exporter_does_not_commit(rig):
+    load, pipeline = rig.engine(), rig.exporter()
+    load.put(EMPTY, at_ns=1, first_ns=1, schedules=1)
+    until(lambda: [s.seq for s in pipeline.store.ring_states().values()] == [3])
+    until(lambda: not pipeline.exporter_values()["store_queue_bytes", ()])
+    batch = pipeline.store.batch
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        assert pipeline.store.batch == batch
+        threading.Event().wait(0.05)
