@@ -26,33 +26,30 @@ def swimlane(
     members: pa.Table,
     preemptions: pa.Table,
     *,
-    selected: tuple[int, int] | None,
+    shown: tuple[int, int],
+    selected: tuple[int, int] | None = None,
 ) -> Figure:
-    """Rows in order of serial; `selected` is (ring_id, iteration_id) or None."""
-    rings = sorted(set(column(iterations, "ring_id")))
-    rows = iterations.to_pylist()
-    shown = _by_request(members.to_pylist())
-    lost = _by_request(preemptions.to_pylist())
-    from_ns, to_ns = extent(iterations)
+    """Rows in order of serial over `shown` (unix ns); `selected` is (ring_id, iteration_id)."""
+    steps, lost = iterations.to_pylist(), _by_request(preemptions.to_pylist())
+    rings = sorted({row["ring_id"] for row in steps})
+    spans = _ends(steps)
+    lanes = [
+        _lane(runs, lost.get(request, ()), ring=rings.index(request[0]), spans=spans)
+        for request, runs in _by_request(members.to_pylist()).items()
+    ]
     return {
-        "range": [ms(from_ns), ms(to_ns)],
+        "range": [ms(shown[0]), ms(shown[1])],
         "rings": [str(ring) for ring in rings],
-        "iterations": [[_span(row) for row in rows if row["ring_id"] == ring] for ring in rings],
-        "rows": [
-            _lane(
-                runs,
-                lost.get(request, ()),
-                ring=rings.index(request[0]),
-                spans=_ends(rows),
-                to_ns=to_ns,
-            )
-            for request, runs in shown.items()
-        ],
-        "selected": [rings.index(selected[0]), selected[1]]
-        if selected and selected[0] in rings
-        else None,
+        "iterations": [[_span(row) for row in steps if row["ring_id"] == ring] for ring in rings],
+        "rows": lanes,
+        "selected": _selected(selected, rings),
         "colours": {**palette.PHASES, "preemption": palette.REASONS["preemption"]},
     }
+
+
+def _selected(selected: tuple[int, int] | None, rings: Sequence[int]) -> list[int] | None:
+    known = selected is not None and selected[0] in rings
+    return [rings.index(selected[0]), selected[1]] if selected and known else None
 
 
 def extent(iterations: pa.Table) -> tuple[int, int]:
@@ -111,7 +108,6 @@ def _lane(
     *,
     ring: int,
     spans: dict[tuple[int, int], tuple[int, int]],
-    to_ns: int,
 ) -> Figure:
     one = runs[0]
     return {
@@ -123,7 +119,7 @@ def _lane(
         "served": one["finish_reason"] in SERVED,
         "runs": [_run(run) for run in runs],
         "absent": [[ms(a), ms(b)] for a, b in absences(runs, spans)],
-        "preemptions": [ms(row["unix_ns"]) for row in preempted if row["unix_ns"] < to_ns],
+        "preemptions": [ms(row["unix_ns"]) for row in preempted],
     }
 
 

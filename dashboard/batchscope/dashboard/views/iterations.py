@@ -37,11 +37,12 @@ def _pace() -> float | None:
 def _body(every: float | None) -> None:
     if _pace() != every:
         st.rerun()  # a fragment keeps the pace it was made with: only a whole run changes it
+    choices = selection.engines()
+    if not choices:
+        return
     left, middle, right = st.columns([3, 4, 4], vertical_alignment="center")
     with left:
-        engine = selection.choose()
-    if engine is None:
-        return
+        engine = selection.pick(choices)
     with middle:
         _presets(engine)
     with right:
@@ -113,7 +114,7 @@ def _draw(engine: selection.Engine) -> None:
     if not rows.num_rows:
         st.info("No iteration completed in this range. Choose a longer one, or go back out.")
         return
-    _membership(scope, rows, shown)
+    _membership(scope, rows, shown=shown if clipped else (from_ns, to_ns))
     _tables(scope, rows, clipped=clipped)
 
 
@@ -130,17 +131,17 @@ def _around(picked: dict[str, Any] | None, *, from_ns: int, to_ns: int) -> int:
     return int(at) if from_ns <= at < to_ns else to_ns
 
 
-def _membership(scope: dict[str, Any], rows: pa.Table, shown: tuple[int, int]) -> None:
+def _membership(scope: dict[str, Any], rows: pa.Table, *, shown: tuple[int, int]) -> None:
     query = selection.client().query
-    window = {**scope, "from_ns": min(column(rows, "unix_ns")), "to_ns": shown[1]}
+    completions = column(rows, "unix_ns")
+    window = {**scope, "from_ns": min(completions), "to_ns": max(completions) + 1}
     members = query("membership", **window, rows=lanes.MOST_ROWS)
     lost = query("preemption_marks", **window)
     st.markdown("**Who was in which iteration**")
     if hidden := lanes.left_out(rows, members):
         st.caption(hidden)
-    timeline.swimlane(
-        lanes.swimlane(rows, members, lost, selected=_selected()), key=LANES, on_pick=_lane_picked
-    )
+    figure = lanes.swimlane(rows, members, lost, shown=shown, selected=_selected())
+    timeline.swimlane(figure, key=LANES, on_pick=_lane_picked)
 
 
 def _tables(scope: dict[str, Any], rows: pa.Table, *, clipped: bool) -> None:

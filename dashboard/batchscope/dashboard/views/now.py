@@ -25,11 +25,12 @@ def page() -> None:
 
 @st.fragment(run_every=REFRESH_S)
 def _refreshed() -> None:
+    choices = selection.engines()
+    if not choices:
+        return
     left, right = st.columns([2, 3], vertical_alignment="center")
     with left:
-        engine = selection.choose()
-    if engine is None:
-        return
+        engine = selection.pick(choices)
     right.caption(
         f"last minute · sparklines: last {SPARK_MINUTES} minutes · refreshes every {REFRESH_S:g} s"
     )

@@ -23,11 +23,11 @@ elsewhere, set `BATCHSCOPE_URL` (and `BATCHSCOPE_TOKEN`) before `batchscope dash
 """
 HOW_TO_ATTACH = """
 The exporter runs and no engine has written a ring yet. Install batchscope in the engine's
-environment and start the engine with the adapter on:
+environment (it brings no dependencies) and start the engine with the adapter switched on:
 
 ```sh
 pip install batchscope
-BATCHSCOPE=1 vllm serve MODEL
+BATCHSCOPE=1 <command that starts your engine>
 ```
 
 Engine and exporter must see the same folder: `$BATCHSCOPE_DIR`, else `/dev/shm/batchscope-<uid>`.
@@ -41,37 +41,42 @@ def client() -> Client:
     return Client.from_environment()
 
 
-def choose() -> Engine | None:
-    """The engine picked by the person, as a row of engine_choices; None after saying what to do."""
+def engines() -> list[Engine]:
+    """Rows of engine_choices; none after saying, over the page's whole width, what to do."""
     try:
-        engines = client().query("engine_choices").to_pylist()
-    except Unreachable as error:
-        _say(str(error), HOW_TO_START, icon=":material/power_off:")
+        found = client().query("engine_choices").to_pylist()
+    except Unreachable:
+        _say(f"No exporter answers at `{client().url}`", HOW_TO_START, icon=":material/power_off:")
     except ClientError as error:
         _say(str(error), "", icon=":material/error:")
     else:
-        if engines:
-            return _pick(engines)
-        _say("No engine is attached.", HOW_TO_ATTACH, icon=":material/hourglass_empty:")
-    return None
+        if not found:
+            _say("No engine is attached", HOW_TO_ATTACH, icon=":material/hourglass_empty:")
+        return list(found)
+    return []
 
 
 def _say(sentence: str, advice: str, *, icon: str) -> None:
-    with st.container(border=True):
+    with st.container(border=True, width=760):
         st.markdown(f"#### {icon} {sentence}")
         st.markdown(advice)
 
 
-def _pick(engines: list[Engine]) -> Engine:
-    labels = [_label(engine) for engine in engines]
+def pick(choices: list[Engine]) -> Engine:
+    """The engine a person chose; remembered in the address, so that a link shows the same."""
+    labels = [_label(engine) for engine in choices]
     wanted = st.query_params.get("engine")
-    index = labels.index(wanted) if wanted in labels else 0
     label = st.selectbox(
-        "Engine", labels, index=index, label_visibility="collapsed", key="engine", on_change=_forget
+        "Engine",
+        labels,
+        index=labels.index(wanted) if wanted in labels else 0,
+        label_visibility="collapsed",
+        key="engine",
+        on_change=_forget,
     )
-    if len(engines) > 1:
+    if len(choices) > 1:
         st.query_params["engine"] = label
-    return engines[labels.index(label)]
+    return choices[labels.index(label)]
 
 
 def _forget() -> None:
