@@ -27,6 +27,7 @@ from batchscope.schemas.ring import (
     Control,
     RingUnavailable,
     RingWriter,
+    sweep,
 )
 
 _NOTHING_ASKED = (0, LEVEL_OFF, 0)
@@ -139,11 +140,19 @@ class Attachment:
         hello = hello_for(
             self._adapter, self._engine, self._env, missing=self._missing, level=level
         )
-        self._writer = RingWriter(self._folder, hello, mono=self.clock, group=group)
+        size = self._env.get("BATCHSCOPE_RING_BYTES", "")
+        self._writer = RingWriter(
+            self._folder,
+            hello,
+            mono=self.clock,
+            group=group,
+            size=int(size) if size.isdigit() else None,
+        )
         self._control = Control.create(
             self._folder, self._writer.ring_uuid, level=level, group=group
         )
         self.words = self._control.words
+        sweep(self._folder)
         self._naming = naming_from(self._env, self._folder)
 
     def _turn(self) -> None:

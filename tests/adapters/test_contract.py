@@ -1,0 +1,399 @@
+"""The contract that every adapter keeps: the engine does the same as without us, whatever happens to us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchscope.adapters import boot
+from batchscope.adapters.attachment import Attachment
+from batchscope.adapters.base import Adapter
+from batchscope.adapters.guard import Seam, is_hook
+from batchscope.schemas import records as r
+from batchscope.schemas.ring import list_rings, request_detach, retire, set_level
+from tests.adapters.drivers import DRIVERS, EngineDriver
+from tests.adapters.ring_records import Seen, read
+
+pytestmark = pytest.mark.parametrize("driver", DRIVERS, ids=lambda d: d.name)
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {
+        "BATCHSCOPE": "1",
+        "BATCHSCOPE_DIR": str(tmp_path / "rings"),
+        "BATCHSCOPE_RING_BYTES": str(1 << 20),
+        "BATCHSCOPE_REQUEST_IDS": "plain",
+        "BATCHSCOPE_OVERHEAD": "0",
+    }
+
+
+def attach(adapter: Adapter, engine: Any, env: dict[str, str]) -> Attachment:
+    handle = boot.attach(adapter, engine, env)
+    assert isinstance(handle, Attachment)
+    return handle
+
+
+def folder(env: dict[str, str]) -> Path:
+    return Path(env["BATCHSCOPE_DIR"])
+
+
+def attributes(driver: EngineDriver, engine: Any) -> list[dict[str, Any]]:
+    return [dict(vars(owner)) for owner in driver.owners(engine)]
+
+
+def hooks(driver: EngineDriver, engine: Any) -> list[str]:
+    owners = driver.owners(engine)
+    return [name for owner in owners for name, value in vars(owner).items() if is_hook(value)]
+
+
+def unhooked(driver: EngineDriver) -> Any:
+    return driver.run(driver.engine())
+
+
+def with_seams(adapter: Adapter, change: Any) -> Adapter:
+    return replace(adapter, seams=tuple(change(seam) for seam in adapter.seams))
+
+
+def raising(*args: Any, **kwargs: Any) -> None:
+    raise KeyError("a translation of ours")
+
+
+def test_a_hooked_engine_decides_and_gives_out_the_same(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert handle.attached
+    assert handle.faults.count == 0
+
+
+def test_detach_restores_the_identical_objects(driver: EngineDriver, env: dict[str, str]) -> None:
+    engine = driver.engine()
+    before = attributes(driver, engine)
+    handle = attach(driver.adapter(), engine, env)
+    assert len(hooks(driver, engine)) == len(driver.adapter().seams)
+    handle.detach()
+    handle.detach()
+    after = attributes(driver, engine)
+    assert [list(own) for own in before] == [list(own) for own in after]
+    assert all(a[name] is b[name] for a, b in zip(before, after, strict=True) for name in a)
+    assert not handle.attached
+
+
+def test_attaching_twice_gives_the_first_handle(driver: EngineDriver, env: dict[str, str]) -> None:
+    engine = driver.engine()
+    first = attach(driver.adapter(), engine, env)
+    assert attach(driver.adapter(), engine, env) is first
+    assert len(list_rings(folder(env))) == 1
+
+
+def test_zero_in_the_environment_leaves_the_engine_unwrapped(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = boot.attach(driver.adapter(), engine, {**env, "BATCHSCOPE": "0"})
+    assert hooks(driver, engine) == []
+    assert not handle.attached
+    assert not folder(env).exists()
+
+
+def test_a_dormant_engine_has_one_hook_and_only_the_control_file(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    del env["BATCHSCOPE"]
+    attach(driver.adapter(), engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert hooks(driver, engine) == [driver.adapter().seams[0].attribute]
+    files = {path.suffix or path.name for path in folder(env).rglob("*") if path.is_file()}
+    assert files == {".ctl", "salt"}
+
+
+def test_the_control_word_wakes_an_engine_one_segment_per_iteration(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    del env["BATCHSCOPE"]
+    handle = attach(driver.adapter(), engine, env)
+    active: list[bool] = []
+
+    def wake(step: int) -> None:
+        if step == 10:
+            set_level(folder(env), str(handle.ring_uuid), 2)
+        active.append(handle.recorder is not None)
+
+    assert driver.run(engine, every_step=wake) == unhooked(driver)
+    assert active.index(True) == 10 + 15, "16 segments, the first by the step after the word"
+    seen = read(folder(env))
+    assert {"live", "scheduled", "completed"} <= {record.name for record in seen}
+
+
+def test_switching_off_says_goodbye_and_on_again_uses_new_serials(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    levels = {12: 0, 24: 2, 30: 1, 40: 2}
+
+    def turn(step: int) -> None:
+        if step in levels:
+            set_level(folder(env), str(handle.ring_uuid), levels[step])
+
+    assert driver.run(engine, every_step=turn) == unhooked(driver)
+    seen = read(folder(env))
+    names = [record.name for record in seen]
+    off = names.index("bye")
+    first, second = introduced(seen[:off]), introduced(seen[off:])
+    assert max(first) < min(second), "a serial is never used for two"
+    assert names.count("bye") == 1
+    counted = [record for record in seen if record.name == "scheduled"]
+    assert [bool(c.flags & r.NO_MEMBERS) for c in counted].count(True) == 10
+    assert [c["iteration_id"] for c in counted] == list(range(1, len(counted) + 1))
+
+
+def introduced(seen: list[Seen]) -> set[int]:
+    return {record["serial"] for record in seen if record.name in ("arrived", "live")}
+
+
+def test_a_detach_request_is_followed_at_the_next_iteration(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+
+    def ask(step: int) -> None:
+        if step == 8:
+            request_detach(folder(env), str(handle.ring_uuid))
+
+    assert driver.run(engine, every_step=ask) == unhooked(driver)
+    assert hooks(driver, engine) == []
+    assert read(folder(env))[-1].name == "bye"
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_each_seam_may_raise_and_after_three_in_a_row_we_are_gone(
+    driver: EngineDriver, env: dict[str, str], index: int
+) -> None:
+    adapter = driver.adapter()
+    if index >= len(adapter.seams):
+        pytest.skip("fewer seams")
+    name = adapter.seams[index].name
+    broken = with_seams(adapter, lambda s: replace(s, after=raising) if s.name == name else s)
+    engine = driver.engine()
+    handle = attach(broken, engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    notices = [record for record in read(folder(env)) if record.name == "notice"]
+    assert sum("KeyError" in notice["text"] for notice in notices) == 1, "one notice per kind"
+    assert handle.faults.count == 3 or handle.attached
+    assert hooks(driver, engine) == ([] if handle.faults.count == 3 else hooks(driver, engine))
+
+
+def test_all_seams_may_raise_before_and_after(driver: EngineDriver, env: dict[str, str]) -> None:
+    broken = with_seams(driver.adapter(), lambda s: replace(s, before=raising, after=raising))
+    engine = driver.engine()
+    handle = attach(broken, engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert not handle.attached
+    assert hooks(driver, engine) == []
+
+
+@pytest.mark.parametrize("index", range(1, 8))
+def test_each_seam_may_be_missing_and_is_reported(
+    driver: EngineDriver, env: dict[str, str], index: int
+) -> None:
+    adapter = driver.adapter()
+    if index >= len(adapter.seams):
+        pytest.skip("fewer seams")
+    name = adapter.seams[index].name
+
+    def without(seam: Seam) -> Seam:
+        return replace(seam, attribute="gone_in_this_version") if seam.name == name else seam
+
+    engine = driver.engine()
+    handle = attach(with_seams(adapter, without), engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert handle.attached
+    seams = [record["text"] for record in read(folder(env)) if record.name == "string"]
+    assert name in seams
+
+
+def test_without_the_opening_seam_nothing_is_touched(
+    driver: EngineDriver, env: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = driver.engine()
+    gone = with_seams(driver.adapter(), lambda s: replace(s, attribute="gone_in_this_version"))
+    handle = boot.attach(gone, engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert (hooks(driver, engine), handle.attached) == ([], False)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_unwritable_folder_means_off_with_one_line(
+    driver: EngineDriver,
+    env: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    engine = driver.engine()
+    handle = boot.attach(driver.adapter(), engine, {**env, "BATCHSCOPE_DIR": f"{tmp_path}/file/x"})
+    assert driver.run(engine) == unhooked(driver)
+    assert (hooks(driver, engine), handle.attached) == ([], False)
+    assert capsys.readouterr().err.startswith("batchscope: off, ")
+
+
+def test_the_folder_may_vanish_while_running(driver: EngineDriver, env: dict[str, str]) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    vanish = {10: lambda: shutil.rmtree(folder(env))}
+    assert driver.run(engine, every_step=lambda s: vanish.get(s, int)()) == unhooked(driver)
+    handle.detach()
+    assert hooks(driver, engine) == []
+
+
+def test_a_wrapper_put_on_after_ours_stays_and_goes_on_working(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    seam = driver.adapter().seams[0]
+    owner, calls = seam.owner(engine), Counter[str]()
+    ours = getattr(owner, seam.attribute)
+
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        calls["theirs"] += 1
+        return ours(*args, **kwargs)
+
+    setattr(owner, seam.attribute, theirs)
+    gone = {12: handle.detach}
+    assert driver.run(engine, every_step=lambda s: gone.get(s, int)()) == unhooked(driver)
+    assert vars(owner)[seam.attribute] is theirs
+    assert hooks(driver, engine) == []
+    scheduled = sum(record.name == "scheduled" for record in read(folder(env)))
+    assert 0 < scheduled <= 12 < calls["theirs"]
+
+
+def test_an_original_that_raises_raises_as_before(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    seam = driver.adapter().seams[0]
+    owner = seam.owner(engine)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise LookupError("the engine's own")
+
+    setattr(owner, seam.attribute, failing)
+    handle = attach(driver.adapter(), engine, env)
+    with pytest.raises(LookupError, match="the engine's own"):
+        getattr(owner, seam.attribute)()
+    assert handle.faults.count == 0
+    handle.detach()
+    assert vars(owner)[seam.attribute] is failing
+
+
+def test_a_hundred_attachments_under_load_leave_no_trace(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    before = attributes(driver, engine)
+    handles: list[Attachment] = []
+
+    def toggle(step: int) -> None:
+        if len(handles) < 100:
+            handles.append(attach(driver.adapter(), engine, env))
+        if step % 3 == 0 or len(handles) == 100:
+            handles[-1].detach()
+            for path in list_rings(folder(env)):
+                retire(path)
+
+    for _ in range(4):
+        driver.run(engine, every_step=toggle)
+    assert len({id(handle) for handle in handles}) >= 33
+    after = attributes(driver, engine)
+    assert [list(own) for own in before] == [list(own) for own in after]
+
+
+def test_a_forked_child_opens_its_own_ring_at_its_first_step(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    expected = unhooked(driver)
+    child = os.fork()
+    if child == 0:
+        same = driver.run(engine) == expected
+        os._exit(0 if same and handle.attached and handle.faults.count == 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert driver.run(engine) == expected
+    paths = list_rings(folder(env))
+    assert len(paths) == 2
+    assert str(handle.ring_uuid) in {path.stem for path in paths}
+
+
+def test_over_budget_the_members_go_first_and_then_we(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    # an engine without waits takes microseconds a step: our hooks are far more than 1 % of it
+    handle = attach(driver.adapter(), engine, {**env, "BATCHSCOPE_OVERHEAD": "0.01"})
+    while handle.attached:
+        driver.run(engine)
+    seen = read(folder(env))
+    said = [record["text"] for record in seen if record.name == "notice"]
+    assert "members left out" in said[0]
+    assert "detached" in said[1]
+    assert hooks(driver, engine) == []
+
+
+def test_what_is_said_to_be_provided_is(driver: EngineDriver, env: dict[str, str]) -> None:
+    engine = driver.engine()
+    adapter = driver.adapter()
+    attach(adapter, engine, env)
+    driver.run(engine)
+    seen = read(folder(env))
+    for path, how in adapter.provides.items():
+        name, field = path.split(".")
+        values = {record[field] for record in seen if record.name == name}
+        known = values - {None, 0}
+        assert bool(known) == (how.value != "absent"), (path, how, known)
+
+
+def test_every_optional_field_is_declared(driver: EngineDriver, env: dict[str, str]) -> None:
+    declared = set(driver.adapter().provides)
+    for record in (r.ARRIVED, r.SCHEDULED, r.COMPLETED, r.FINISHED):
+        optional = {f"{record.name}.{field.name}" for field in record.fields if field.optional}
+        assert optional - declared <= {"scheduled.observer_ns"}, record.name
+
+
+def test_records_agree_with_the_engines_own_totals(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    attach(driver.adapter(), engine, {**env, "BATCHSCOPE_RING_BYTES": str(16 << 20)})
+    _, totals = driver.run(engine)
+    seen = read(folder(env))
+    kinds = Counter(record.name for record in seen)
+    decisions = [record for record in seen if record.name == "scheduled"]
+    assert kinds["scheduled"] == kinds["completed"] == totals["iterations"]
+    assert kinds["arrived"] == totals["requests"]["arrived"]
+    assert kinds["preempted"] == totals["preemptions"] > 0
+    assert sum(d["n_decode"] + d["n_prefill"] for d in decisions) == totals["member_steps"]
+    for phase in ("prefill", "decode"):
+        assert sum(d[f"{phase}_tokens"] for d in decisions) == totals["tokens"][phase]
+    left_out = sum(n for d in decisions for n, _, _ in d["deferred"])
+    assert left_out == sum(totals["deferrals"].values()) > 0
+    members = sum(d["n_decode"] + d["n_prefill"] for d in decisions)
+    silent = [n for record in seen if record.name == "completed" for _, n in record["emitted"]]
+    assert members + sum(n - 1 for n in silent) == totals["tokens"]["output"]
+    ends = Counter(record["reason"] for record in seen if record.name == "finished")
+    assert ends.total() == totals["requests"]["arrived"] - totals["requests"]["live"]
+    assert totals["requests"]["aborted"] == driver.aborted
