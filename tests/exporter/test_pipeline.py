@@ -238,8 +238,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_is_said_and_survived_without_loss(rig, small_disk):
     pipeline = rig.exporter(path=small_disk / "s.duckdb")
     load = rig.engine()
-    with open(small_disk / "ballast", "wb") as ballast:
-        fill(ballast)
+    fill(small_disk / "ballast")
     steps(load, 500)
     until(lambda: "No space left" in (pipeline.store_error or ""))
     steps(load, 500)
@@ -251,13 +250,13 @@ def test_a_full_disk_is_said_and_survived_without_loss(rig, small_disk):
     assert (count(pipeline, "losses"), pipeline.store_error) == (0, None)
 
 
-def fill(file):
-    try:
-        while True:
-            file.write(b"x" * 4096)
-            file.flush()
-    except OSError:
-        return
+def fill(path):
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return
 
 
 def test_what_was_overwritten_while_no_exporter_ran_is_a_loss_counted_exactly(rig):
