@@ -54,7 +54,8 @@ def _scope(scope: str, title: str) -> str:
 def _metric(metric: Metric) -> tuple[str, ...]:
     suffix = "_total" if metric.kind == "counter" else ""
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    otel = f" OTLP: `{metric.otel}`." if metric.otel else ""
+    unit = f" ({metric.otel_unit})" if metric.otel_unit else ""
+    otel = f" OTLP: `{metric.otel_name}`{unit}."
     return (
         f"`{metric.full_name}{suffix}`",
         metric.kind,

@@ -86,7 +86,15 @@ def full_view(number: int, *, count: int = 12_345, now_ns: int = 10**18) -> View
             "dp_rank": str(number),
             "role": "both",
         },
-        {"version": "1.0", "config_hash": "abcd", "unix_ns": now_ns, "config": {"block": 16}},
+        {
+            "engine": f"mini-{number}",
+            "kind": "mini",
+            "model_name": "llama-tiny",
+            "version": "1.0",
+            "config_hash": "abcd",
+            "unix_ns": now_ns,
+            "config": {"block": 16},
+        },
         totals=Totals(counters, histograms),
         gauges=gauges,
     )

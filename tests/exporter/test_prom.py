@@ -203,11 +203,3 @@ def test_preemptions_that_an_adapter_cannot_see_are_absent() -> None:
     view = ev.full_view(1)
     view.totals.counters = {}
     assert not any("preemptions" in name for name, _ in samples(exposition(view)))
-
-
-def test_names_over_otlp_translate_to_the_names_here() -> None:
-    units = {"seconds": "s"}
-    for metric in METRICS:
-        if metric.otel.startswith("batchscope."):
-            assert metric.unit in units
-            assert metric.otel.replace(".", "_") + f"_{metric.unit}" == metric.full_name

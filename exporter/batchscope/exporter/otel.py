@@ -1,20 +1,24 @@
-"""Sends spans over OTLP, HTTP or gRPC: a sink with its own bounded queue and thread.
+"""Sends spans, and figures where wanted, over OTLP by HTTP or gRPC, each on a thread of its own.
 
 A collector that is slow, wrong or dead costs a counter (`spans{result="dropped"}`), never memory
-and never a stall of the fold. What a span says is decided in spans.py.
+and never a stall of the fold. What a span says is decided in spans.py, what is counted elsewhere.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetrics
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -24,13 +28,17 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from batchscope.exporter.exemplars import Exemplars
+from batchscope.exporter.figures import Histogram, Series, Values, View, plain
 from batchscope.exporter.spans import Link, Rows, Span, Tracer
+from batchscope.schemas.catalogue import BY_NAME, ENGINE_LABELS
 from batchscope.schemas.records import NULL64
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 """The first version with gen_ai.provider.name; gen_ai.* is still in development."""
 SCOPE = InstrumentationScope("batchscope", schema_url=SCHEMA_URL)
+CUMULATIVE = sdk.AggregationTemporality.CUMULATIVE
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+PROTOCOLS = ("http", "grpc")
 QUEUE_SPANS = 16_384
 BATCH_SPANS = 512
 TIMEOUT_S = 5.0
@@ -61,26 +69,46 @@ def exporter_for(
     headers: dict[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> SpanExporter:
-    """Sender of `protocol` http or grpc to a collector's base URL (http://127.0.0.1:4318, :4317).
+    """Sender of spans to a collector's base URL: http://127.0.0.1:4318 for http, :4317 for grpc.
 
-    Raises ValueError for another protocol. Silences the exporters' own log: a collector that is
-    away for a night would otherwise write a line every few seconds; the counter says it.
+    Raises ValueError for another protocol.
     """
+    _silence()
+    how: Any = {"headers": headers, "timeout": timeout_s}
+    if _is_http(protocol):
+        return HttpExporter(_endpoint(url, "traces"), **how)
+    return GrpcExporter(url, insecure=not url.startswith("https"), **how)
+
+
+def metrics_exporter_for(
+    url: str,
+    *,
+    protocol: str = "http",
+    headers: dict[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> sdk.MetricExporter:
+    """The same for figures."""
+    _silence()
+    how: Any = {"headers": headers, "timeout": timeout_s}
+    if _is_http(protocol):
+        return HttpMetrics(_endpoint(url, "metrics"), **how)
+    return GrpcMetrics(url, insecure=not url.startswith("https"), **how)
+
+
+def _silence() -> None:
+    """A collector that is away for a night would log every few seconds; the counters say it."""
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    known: dict[str, Callable[[], SpanExporter]] = {
-        "http": lambda: HttpExporter(_traces_url(url), headers=headers, timeout=timeout_s),
-        "grpc": lambda: GrpcExporter(
-            url, insecure=not url.startswith("https"), headers=headers, timeout=timeout_s
-        ),
-    }
-    if protocol not in known:
-        raise ValueError(f"unknown OTLP protocol {protocol!r}; known: {', '.join(known)}")
-    return known[protocol]()
 
 
-def _traces_url(url: str) -> str:
-    base = url.rstrip("/")
-    return base if base.endswith("/v1/traces") else f"{base}/v1/traces"
+def _is_http(protocol: str) -> bool:
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"unknown OTLP protocol {protocol!r}; known: {', '.join(PROTOCOLS)}")
+    return protocol == "http"
+
+
+def _endpoint(url: str, signal: str) -> str:
+    base, path = url.rstrip("/"), f"/v1/{signal}"
+    return base if base.endswith(path) else base + path
 
 
 class SpanSink:
@@ -172,6 +200,114 @@ class SpanSink:
             return self._exporter.export(batch) is SpanExportResult.SUCCESS
         except Exception:  # noqa: BLE001 - foreign code; the caller counts what was lost
             return False
+
+
+class MetricsPush:
+    """Pushes the figures of /metrics, under their OTLP names, every `every_s` seconds.
+
+    For those who scrape nothing. Sums are cumulative over restarts of the engine and of this
+    process, so their start is not told: unknown, not now.
+    """
+
+    def __init__(
+        self,
+        exporter: sdk.MetricExporter,
+        views: Callable[[], Iterable[View]],
+        exporter_values: Callable[[], Values],
+        *,
+        gpu: Callable[[], Values] | None = None,
+        every_s: float = 10.0,
+        wall: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._exporter, self._views, self._wall = exporter, views, wall
+        self._own: tuple[Callable[[], Values], ...] = (exporter_values, *([gpu] if gpu else []))
+        self._faults = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(every_s,), name="batchscope-otlp-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def push(self) -> None:
+        """One push now; a fault is counted."""
+        try:
+            data = sdk.MetricsData(self._resources())
+            failed = self._exporter.export(data) is not sdk.MetricExportResult.SUCCESS
+        except Exception:  # noqa: BLE001 - foreign code, or a view that is broken
+            failed = True
+        self._faults += failed
+
+    def values(self) -> dict[Series, int]:
+        """Pushes that failed, for /metrics."""
+        return {("collector_errors", ("otlp_metrics",)): self._faults} if self._faults else {}
+
+    def close(self) -> None:
+        """A last push, then the end, in bounded time."""
+        self._closing.set()
+        self._thread.join(TIMEOUT_S)
+        self._exporter.shutdown()
+
+    def _run(self, every_s: float) -> None:
+        while not self._closing.wait(every_s):
+            self.push()
+        self.push()
+
+    def _resources(self) -> list[sdk.ResourceMetrics]:
+        now = self._wall()
+        engines = [_resource_metrics(_resource(v.hello), _engine(v, now)) for v in self._views()]
+        own = [m for values in self._own for m in _numbers(values(), {}, now)]
+        return [*engines, _resource_metrics(Resource({"service.name": "batchscope"}), own)]
+
+
+def _resource_metrics(resource: Resource, metrics: list[sdk.Metric]) -> sdk.ResourceMetrics:
+    scope = sdk.ScopeMetrics(SCOPE, metrics, SCHEMA_URL)
+    return sdk.ResourceMetrics(resource, [scope], SCHEMA_URL)
+
+
+def _engine(view: View, now_ns: int) -> list[sdk.Metric]:
+    labels = {name: view.labels.get(name) for name in ENGINE_LABELS}
+    base = {name: value for name, value in labels.items() if value}
+    points: dict[str, list[sdk.HistogramDataPoint]] = {}
+    for (name, values), histogram in view.totals.histograms.items():
+        own = dict(zip(BY_NAME[name].labels, values, strict=True))
+        required = _engine_attributes(view.hello) if BY_NAME[name].otel.startswith("gen_ai") else {}
+        point = _distribution(name, histogram, {**base, **own, **required}, now_ns)
+        points.setdefault(name, []).append(point)
+    histograms = [_metric(n, sdk.Histogram(found, CUMULATIVE)) for n, found in points.items()]
+    return [*_numbers(plain(view), base, now_ns), *histograms]
+
+
+def _distribution(
+    name: str, histogram: Histogram, attributes: Mapping[str, str], now_ns: int
+) -> sdk.HistogramDataPoint:
+    """Least and greatest are not known, so not told."""
+    counts = [int(count) for count in histogram.counts]
+    unknown: Any = None
+    total = histogram.sum * BY_NAME[name].scale
+    bounds = BY_NAME[name].buckets
+    return sdk.HistogramDataPoint(
+        attributes, 0, now_ns, sum(counts), total, counts, bounds, unknown, unknown
+    )
+
+
+def _numbers(values: Values, base: Mapping[str, str], now_ns: int) -> list[sdk.Metric]:
+    points: dict[str, list[sdk.NumberDataPoint]] = {}
+    for (name, labels), value in values.items():
+        if name in BY_NAME and value != NULL64:
+            attributes = {**base, **dict(zip(BY_NAME[name].labels, labels, strict=True))}
+            scaled = value if BY_NAME[name].scale == 1 else value * BY_NAME[name].scale
+            point = sdk.NumberDataPoint(attributes, 0, now_ns, scaled)
+            points.setdefault(name, []).append(point)
+    return [_metric(name, _sum_or_gauge(name, found)) for name, found in points.items()]
+
+
+def _sum_or_gauge(name: str, points: list[sdk.NumberDataPoint]) -> sdk.Sum | sdk.Gauge:
+    counter = BY_NAME[name].kind == "counter"
+    return sdk.Sum(points, CUMULATIVE, is_monotonic=True) if counter else sdk.Gauge(points)
+
+
+def _metric(name: str, data: sdk.Sum | sdk.Gauge | sdk.Histogram) -> sdk.Metric:
+    return sdk.Metric(BY_NAME[name].otel_name, BY_NAME[name].help, BY_NAME[name].otel_unit, data)
 
 
 def _resource(hello: Mapping[str, Any]) -> Resource:

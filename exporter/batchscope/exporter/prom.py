@@ -15,78 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Any, Protocol
 
 from prometheus_client.exposition import choose_encoder
 
 from batchscope.exporter.exemplars import Exemplar, Exemplars
+from batchscope.exporter.figures import Histogram, Series, Values, View, plain
 from batchscope.schemas.catalogue import BY_NAME, ENGINE_LABELS, METRICS, Metric
-from batchscope.schemas.reasons import FinishReason, NoticeKind, Provides
 from batchscope.schemas.records import NULL64, SCHEMA_VERSION
 
-Series = tuple[str, tuple[str, ...]]
-"""Name in the catalogue, values of the metric's own labels."""
-Values = Mapping[Series, float]
-COUNTED_BY_US = (
-    *("lost_records", "lost_iterations", "rejected_records", "unresolved_members"),
-    *("clamped_durations", "requests_arrived", "output_tokens"),
-)
-"""Counters without labels that every adapter makes possible."""
-OF_PREEMPTIONS = ("preemptions", "preemption_lost_tokens", "recomputed_tokens")
-MAX_SETTINGS = 64
 GZIP_LEVEL = 4
 MAX_SERIES = 8_192
 """Remembered line heads: a histogram's are 7 kB."""
-
-
-class Histogram(Protocol):
-    """Counts per bucket (the last: above all bounds) and the sum in the counted unit."""
-
-    @property
-    def counts(self) -> Any:
-        """Integers, one more than the metric has bounds."""
-
-    @property
-    def sum(self) -> int:
-        """Sum of all observations, unscaled."""
-
-
-class Totals(Protocol):
-    """What has been counted since the engine's first ring."""
-
-    @property
-    def counters(self) -> Values:
-        """Unscaled."""
-
-    @property
-    def histograms(self) -> Mapping[Series, Histogram]:
-        """Unscaled."""
-
-
-class View(Protocol):
-    """One engine as the pipeline shows it: a snapshot that no other thread changes."""
-
-    @property
-    def labels(self) -> Mapping[str, str | None]:
-        """Values of ENGINE_LABELS; None: unknown, and the label is left out."""
-
-    @property
-    def hello(self) -> Mapping[str, Any]:
-        """HELLO of its newest ring."""
-
-    @property
-    def state(self) -> str:
-        """Live, closed or dead."""
-
-    @property
-    def totals(self) -> Totals:
-        """Counters and histograms."""
-
-    @property
-    def gauges(self) -> Values:
-        """Unscaled; NULL64 is left out."""
-
-
 Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[tuple[str, str]]
 """(name of the family in the catalogue, line of a sample)"""
@@ -153,8 +92,7 @@ class Exposition:
 
     def _engine(self, view: View, exemplars: Exemplars) -> Lines:
         engine = tuple(view.labels.get(name) or "" for name in ENGINE_LABELS)
-        values = {**_zeros(view), **_about(view), **view.gauges, **view.totals.counters}
-        yield from self._plain(values, engine)
+        yield from self._plain(plain(view), engine)
         newest = exemplars.of(engine)
         for series, histogram in view.totals.histograms.items():
             lines = self._histogram(series, histogram, engine, newest.get(series, {}))
@@ -202,33 +140,6 @@ class Exposition:
             yield f"{head}{total}{_exemplar(exemplars[i])}" if i in exemplars else f"{head}{total}"
         yield f"{heads[-2]}{sum(counts)}"
         yield heads[-1] + _number(self._clamp(int(histogram.sum)) * BY_NAME[name].scale)
-
-
-def _zeros(view: View) -> dict[Series, float]:
-    """Counters that start at a true 0: a series that begins at 1 hides that from increase()."""
-    laws = (labels for name, labels in view.totals.counters if name == "audit_checks")
-    preempted = (view.hello.get("provides") or {}).get("preempted.lost_tokens", Provides.ABSENT)
-    return {
-        **{(name, ()): 0 for name in COUNTED_BY_US},
-        **{(name, ()): 0 for name in OF_PREEMPTIONS if preempted != Provides.ABSENT},
-        **{("requests_finished", (reason.value,)): 0 for reason in FinishReason},
-        **{("notices", (kind.value,)): 0 for kind in NoticeKind},
-        **{("audit_violations", labels): 0 for labels in laws},
-    }
-
-
-def _about(view: View) -> dict[Series, float]:
-    """What HELLO says of an engine: version, start, numeric settings; and whether it lives."""
-    hello = view.hello
-    known = (str(hello.get("version") or ""), str(hello.get("config_hash") or ""))
-    values: dict[Series, float] = {
-        ("engine_info", known): 1,
-        ("engine_up", ()): int(view.state == "live"),
-        ("engine_start_time_seconds", ()): hello.get("unix_ns", NULL64),
-    }
-    numeric = {k: v for k, v in (hello.get("config") or {}).items() if isinstance(v, int | float)}
-    settings = sorted(numeric)[:MAX_SETTINGS]
-    return values | {("engine_config", (name,)): numeric[name] for name in settings}
 
 
 def _document(lines: Lines, *, openmetrics: bool) -> str:

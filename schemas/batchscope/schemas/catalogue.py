@@ -47,6 +47,15 @@ COARSE_SECONDS = (
 """16 bounds: times of whole requests."""
 HOST_SECONDS = _steps(0.00001, 2.0, 0.3)
 """16 bounds, 10 us to 0.33 s: schedule and observer."""
+_UCUM = {
+    "seconds": "s",
+    "bytes": "By",
+    "ratio": "1",
+    "watts": "W",
+    "hertz": "Hz",
+    "celsius": "Cel",
+}
+"""Unit at the end of a name -> unit over OTLP."""
 TOKENS = tuple(float(2**i) for i in range(16))
 REQUESTS = tuple(float(2**i) for i in range(12))
 
@@ -71,9 +80,27 @@ class Metric:
         return PREFIX + self.name
 
     @property
+    def otel_name(self) -> str:
+        """As pushed over OTLP: no unit, no `_total`; translated to Prometheus it is `full_name`.
+
+        Two histograms bear the names of the GenAI conventions instead.
+        """
+        return self.otel or PREFIX.replace("_", ".") + _stem_and_unit(self.name)[0]
+
+    @property
+    def otel_unit(self) -> str:
+        """In UCUM, "" where the name says it ({token}, {request})."""
+        return _UCUM.get(_stem_and_unit(self.name)[1], "")
+
+    @property
     def label_names(self) -> tuple[str, ...]:
         """All labels in exposition order."""
         return (ENGINE_LABELS if self.scope == "engine" else ()) + self.labels
+
+
+def _stem_and_unit(name: str) -> tuple[str, str]:
+    stem, _, last = name.rpartition("_")
+    return (stem, last) if last in _UCUM else (name, "")
 
 
 def _counter(
@@ -83,9 +110,14 @@ def _counter(
 
 
 def _gauge(
-    name: str, help_: str, *labels: str, scale: float = 1.0, scope: Scope = "engine"
+    name: str,
+    help_: str,
+    *labels: str,
+    scale: float = 1.0,
+    scope: Scope = "engine",
+    otel: str = "",
 ) -> Metric:
-    return Metric(name, "gauge", help_, labels=labels, scale=scale, scope=scope)
+    return Metric(name, "gauge", help_, labels=labels, scale=scale, scope=scope, otel=otel)
 
 
 def _seconds(
@@ -122,7 +154,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("preemptions", "Running requests that lost their place."),
     _counter("preemption_lost_tokens", "Computed KV tokens given up by preemptions."),
     # where the KV pages are
-    _gauge("kv_blocks", "KV blocks by state (used, evictable, free); the states sum to the total.", "state"),
+    _gauge("kv_blocks", "KV blocks by state (used, evictable, free); the states sum to the total.", "state", otel="batchscope.kv.blocks"),
     _gauge("kv_waste_tokens", "Token slots of held blocks that hold no token."),
     # requests
     _counter("requests_arrived", "Requests that entered the scheduler."),
