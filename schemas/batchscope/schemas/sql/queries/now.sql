@@ -10,7 +10,9 @@ WITH rings AS (
     WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
 ),
 span AS (
-    SELECT nullif($to_ns - greatest($from_ns, min(attached_unix_ns)), 0) / 1e9 AS window_s FROM rings
+    SELECT CASE WHEN count(*) > 0
+           THEN nullif($to_ns - greatest($from_ns, min(attached_unix_ns)), 0) / 1e9 END AS window_s
+    FROM rings
 ), worked AS (
     SELECT * FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns > $from_ns AND unix_ns <= $to_ns

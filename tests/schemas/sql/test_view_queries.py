@@ -1,0 +1,138 @@
+"""The questions that the dashboard's views ask: rows in, CSV out, each answer checked by hand once.
+
+`BATCHSCOPE_GOLDEN=write pytest ...` rewrites the files; read the diff before committing it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from tests.schemas.sql.world import BIG_RING, T0, TABLES, ask, at, database, iteration
+
+GOLDEN = Path(__file__).with_name("golden")
+RANGE = {"engine": "a", "from_ns": at(50), "to_ns": at(350)}
+CASES: dict[str, dict[str, Any]] = {
+    "engine_choices": {},
+    "now": RANGE,
+    "timeline": {**RANGE, "points": 3},
+    "latency": RANGE,
+    "tbt_histogram": RANGE,
+    "deferrals_by_reason": {**RANGE, "points": 3},
+    "admission_stops": {**RANGE, "points": 3},
+    "goodput": RANGE,
+    "iteration_rows": {**RANGE, "at_ns": at(150), "rows": 3},
+    "iteration_members": {"ring_id": BIG_RING, "iteration_id": 5},
+    "membership": {**RANGE, "from_ns": at(110), "rows": 2},
+    "preemption_marks": RANGE,
+    "slowest_iterations": {**RANGE, "rows": 2},
+    "marks_and_losses": RANGE,
+    "trust": RANGE,
+}
+VOLATILE = {"server_unix_ns"}
+
+
+def as_csv(table: pa.Table) -> str:
+    """Header name:type, instants as ms after T0, NULL as an empty field."""
+    names = [name for name in table.column_names if name not in VOLATILE]
+    header = ",".join(f"{name}:{table.schema.field(name).type}" for name in names)
+    rows = [",".join(_text(name, row[name]) for name in names) for row in table.to_pylist()]
+    return "\n".join([header, *rows]) + "\n"
+
+
+def _text(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name.endswith("unix_ns") and isinstance(value, int):
+        return f"{(value - T0) / 1e6:g}ms"
+    return f"{value:.6g}" if isinstance(value, float) else str(value).replace(",", ";")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[duckdb.DuckDBPyConnection]:
+    with database() as db:
+        yield db
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answer_is_the_one_checked_by_hand(world: duckdb.DuckDBPyConnection, name: str) -> None:
+    path = GOLDEN / f"{name}.csv"
+    answer = as_csv(ask(world, name, **CASES[name]))
+    if os.environ.get("BATCHSCOPE_GOLDEN") == "write":
+        path.write_text(answer, encoding="utf-8")
+    assert answer == path.read_text(encoding="utf-8")
+
+
+def random_tokens(seed: int, *, over_ms: int) -> tuple[list[dict[str, Any]], list[int]]:
+    """Iterations that many members share, and every single gap they stand for."""
+    rng = random.Random(seed)
+    rows: list[dict[str, Any]] = []
+    gaps: list[int] = []
+    for number in range(1, 400):
+        took, members = rng.randint(1, 900), rng.randint(0, 30)
+        when = number * over_ms / 400
+        rows.append(iteration(number, when, took / 10, decode_gap_members=members))
+        gaps += [took * 100_000] * members
+    return rows, sorted(gaps)
+
+
+def nearest_rank(values: list[int], percent: int) -> int:
+    """The smallest value that at least `percent` of all values don't exceed."""
+    return values[max(0, -(-len(values) * percent // 100) - 1)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_short_ranges_have_exact_token_weighted_quantiles(seed: int) -> None:
+    rows, gaps = random_tokens(seed, over_ms=60_000)
+    tables = {"engines": TABLES["engines"], "iterations": rows}
+    with database(tables) as db:
+        answer = ask(db, "latency", engine="a", from_ns=T0, to_ns=at(60_001)).to_pylist()
+    tbt = next(row for row in answer if row["measure"] == "tbt")
+    assert tbt["exact"]
+    assert tbt["samples"] == len(gaps)
+    assert (tbt["p50_ns"], tbt["p99_ns"]) == (nearest_rank(gaps, 50), nearest_rank(gaps, 99))
+
+
+def test_long_ranges_say_that_they_are_rounded_and_stay_within_two_percent() -> None:
+    rows, gaps = random_tokens(7, over_ms=3_600_000)
+    with database({"engines": TABLES["engines"], "iterations": rows}) as db:
+        answer = ask(db, "latency", engine="a", from_ns=T0, to_ns=at(3_600_001)).to_pylist()
+    tbt = next(row for row in answer if row["measure"] == "tbt")
+    assert not tbt["exact"]
+    assert tbt["p99_ns"] == pytest.approx(nearest_rank(gaps, 99), rel=0.011)
+
+
+def test_a_timeline_never_has_more_points_than_it_was_asked_for() -> None:
+    rows, _ = random_tokens(1, over_ms=60_000)
+    with database({"engines": TABLES["engines"], "iterations": rows}) as db:
+        answer = ask(db, "timeline", engine="a", from_ns=T0, to_ns=at(60_000), points=50)
+    assert answer.num_rows <= 51
+    assert sum(answer.column("iterations").to_pylist()) == 399
+
+
+@pytest.mark.parametrize("name", [name for name, params in CASES.items() if "engine" in params])
+def test_an_engine_that_nobody_knows_has_no_figures_and_no_zeros(
+    world: duckdb.DuckDBPyConnection, name: str
+) -> None:
+    rows = ask(world, name, **{**CASES[name], "engine": "nobody"}).to_pylist()
+    invented = {"marks_and_losses", "now", "trust"}
+    assert rows == [] or name in invented
+    if name == "now":
+        assert rows[0]["iterations_per_s"] is None
+        assert rows[0]["running"] is None
+
+
+@pytest.mark.parametrize("name", [name for name, params in CASES.items() if "points" in params])
+def test_no_points_at_all_is_one_bucket(world: duckdb.DuckDBPyConnection, name: str) -> None:
+    assert ask(world, name, **{**CASES[name], "points": 0}).num_rows >= 1
+
+
+@pytest.mark.parametrize("name", [name for name, params in CASES.items() if "rows" in params])
+def test_negative_row_limits_are_none(world: duckdb.DuckDBPyConnection, name: str) -> None:
+    assert ask(world, name, **{**CASES[name], "rows": -1}).num_rows == 0
