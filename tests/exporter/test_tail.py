@@ -183,6 +183,26 @@ def test_a_ring_becomes_chunks_with_its_positions(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.parametrize("max_bytes", [1, 77, 1001, 4093])
+def test_a_poll_of_any_size_ends_with_a_whole_record(tmp_path: Path, max_bytes: int) -> None:
+    ring = RingWriter(tmp_path, {}, size=1)
+    while not ring.grow():
+        pass
+    texts = [b"x" * n for n in range(60)]
+    for n, text in enumerate(texts):
+        ring.append(body(STRING, string=n, tails={"text": text}))
+    reader = RingReader(ring.path)
+    read: list[bytes] = []
+    while (raw := reader.poll(max_bytes=max_bytes)) is not None:
+        found = chunk_from(raw, 1, "", seq=0, byte_pos=0).of(STRING)
+        if found is not None:
+            offsets, rows = found.tail("text")
+            read += [rows.tobytes()[a:b] for a, b in pairwise(offsets.tolist())]
+    assert read == texts
+    ring.close()
+    reader.close()
+
+
 def test_only_a_reader_may_report_a_loss(tmp_path: Path) -> None:
     ring = RingWriter(tmp_path, {}, size=1)
     while not ring.grow():
@@ -211,6 +231,14 @@ def test_a_script_speaks_in_members_and_counts_tokens() -> None:
     assert [len(chunk) for chunk in script.chunks(2)] == [2, 2]
     with pytest.raises(TypeError, match="has no field"):
         script.completed(at=1, tokens=3)
+
+
+def test_no_rows_come_after_a_text() -> None:
+    """A text has any length: rows after it would not lie at a multiple of 4."""
+    for record in RECORDS:
+        sizes = [tail.size % 4 for tail in record.tails]
+        assert sizes == sorted(sizes)
+    assert all(tail.size in {1, 4, 8, 12} for record in RECORDS for tail in record.tails)
 
 
 def test_codes_of_records_are_unique() -> None:

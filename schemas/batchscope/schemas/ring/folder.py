@@ -156,7 +156,8 @@ def lock_exporter(folder: Path, *, group: str | None = None) -> int:
 
     Makes the folder when no engine has yet. OSError or RingUnavailable when that can't be.
     """
-    prepare(folder, group=group)
+    if not control_folder(folder).is_dir():
+        prepare(folder, group=group)
     path = control_folder(folder) / "exporter.lock"
     mode = 0o660 if is_shared(folder) else 0o600
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)

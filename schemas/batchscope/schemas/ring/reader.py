@@ -155,7 +155,8 @@ class RingReader:
         at = self._pos % header.ring_bytes
         new = head_pos - self._pos
         want = max(new, _PROBE_BYTES) if new <= header.ring_bytes else _PROBE_BYTES
-        data = self._read(at, min(want, max(max_bytes, FRAME.size), header.ring_bytes - at))
+        most = min(want, max(max_bytes, FRAME.size), header.ring_bytes - at)
+        data = self._read(at, most + 7 & -8)
         if len(data) < FRAME.size:
             return data
         length, _, seq = FRAME.unpack_from(data)
@@ -291,16 +292,17 @@ def validate(data: bytes, *, seq: int, seed: int, left: int, segment: int) -> tu
     while at + PAD_BYTES <= end:
         length, crc, got = unpack(data, at)
         stop = at + length
+        after = stop + 7 & -8
         if (
             got != seq
             or length < PAD_BYTES
-            or stop > end
+            or after > end
             or crc_of(view[at + 8 : stop], seed) != crc
         ):
             break
         found(at)
         seq += 1
-        at = stop + 7 & -8
+        at = after
         if length == PAD_BYTES and data[stop - 8] == PAD.kind and not data[stop - 7]:
             at = limit
             limit += segment
