@@ -1,8 +1,8 @@
 """A handful of rows to ask every question of sql/queries of, small enough to check by hand.
 
 Times are in ms after T0. Engine "a" has two lives: ring 1 (iterations 1-6, 6 in flight; records
-were lost between 3 and 4) and ring 2, an older life that died. Engine "b" (ring 3) must never show up
-in an answer about "a".
+were lost between 3 and 4) and ring 2, an older life that died. Engine "b" (ring 3) must never
+show up in an answer about "a".
 """
 
 from __future__ import annotations
