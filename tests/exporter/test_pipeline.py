@@ -73,7 +73,7 @@ def steps(load, n):
 def test_what_an_engine_writes_is_in_the_store_within_a_second(rig):
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 50)
-    until(lambda: count(pipeline, "iterations") == 50, seconds=1.0)
+    until(lambda: count(pipeline, "all_iterations") == 50, seconds=1.0)
     assert pipeline.store.rows("SELECT engine, state FROM engines") == [("synthetic-1", "live")]
     assert pipeline.store.rows("SELECT config_hash FROM configs") == [("synthetic",)]
 
@@ -88,7 +88,7 @@ def test_rings_that_appear_and_leave_are_followed_and_retired(rig):
     until(lambda: not list(rig.folder.glob("*.ring")))
     states = dict(pipeline.store.rows("SELECT engine, state FROM engines"))
     assert states == {"synthetic-1": "closed", "synthetic-2": "dead"}
-    assert count(pipeline, "iterations") == 50
+    assert count(pipeline, "all_iterations") == 50
     kinds = pipeline.store.rows("SELECT kind, count(*) FROM marks GROUP BY 1 ORDER BY 1")
     assert kinds == [("attach", 2), ("closed", 1), ("dead", 1)]
 
@@ -98,7 +98,7 @@ def test_counters_of_an_engine_add_up_over_its_restarts_and_ours(rig):
     for n in (20, 30):
         load = rig.engine()
         steps(load, n)
-        until(lambda: count(pipeline, "iterations") in (20, 50))
+        until(lambda: count(pipeline, "all_iterations") in (20, 50))
         rig.leave(load)
         until(lambda: not list(rig.folder.glob("*.ring")))
     before = iterations_total(pipeline)
@@ -114,7 +114,7 @@ def iterations_total(pipeline):
 def test_a_dead_engine_runs_nothing_and_holds_nothing(rig):
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 40)
-    until(lambda: count(pipeline, "iterations") == 40)
+    until(lambda: count(pipeline, "all_iterations") == 40)
     assert pipeline.engines()[0].gauges["running_requests", ()] > 0
     rig.leave(load, goodbye=False)
     until(lambda: pipeline.engines()[0].state == "dead")
@@ -139,7 +139,7 @@ def test_a_ring_of_another_version_is_named_and_disturbs_no_other(rig):
         file.write(b"\x63\0\0\0")
     pipeline = rig.exporter()
     steps(load, 10)
-    until(lambda: count(pipeline, "iterations") == 10)
+    until(lambda: count(pipeline, "all_iterations") == 10)
     (why,) = pipeline.refused.values()
     assert "has schema version 99, this batchscope reads version" in why
     assert pipeline.exporter_values()["rings", ("refused",)] == 1
@@ -183,7 +183,7 @@ def test_a_broken_and_a_stuck_sink_cost_counters_and_nothing_else(rig):
     load = rig.engine()
     for n in range(1, 21):
         steps(load, 1)
-        until(lambda n=n: count(pipeline, "iterations") == n)
+        until(lambda n=n: count(pipeline, "all_iterations") == n)
     values = pipeline.exporter_values()
     assert values["collector_errors", ("broken",)] >= 1
     assert values["spans", ("dropped",)] == 1
@@ -209,9 +209,9 @@ def test_a_store_that_cannot_write_stops_reading_before_memory_grows(rig, monkey
     assert values["store_up", ()] == 0
     until(lambda: pipeline.exporter_values()["store_queue_bytes", ()] > 20_000)
     monkeypatch.setattr(pipeline.store, "commit", real)
-    until(lambda: count(pipeline, "iterations") == 400)
+    until(lambda: count(pipeline, "all_iterations") == 400)
     assert pipeline.exporter_values()["store_up", ()] == 1
-    assert pipeline.store.rows("SELECT count(*), count(DISTINCT iteration_id) FROM iterations") == [
+    assert pipeline.store.rows("SELECT count(*), count(DISTINCT iteration_id) FROM all_iterations") == [
         (400, 400)
     ]
     assert count(pipeline, "losses") == 0
@@ -245,8 +245,8 @@ def test_a_full_disk_is_said_and_survived_without_loss(rig, small_disk):
     assert pipeline.engines()[0].state == "live"
     assert pipeline.store.query("engines").num_columns > 5  # it still answers
     os.unlink(small_disk / "ballast")
-    until(lambda: count(pipeline, "iterations") == 1000, seconds=15)
-    assert pipeline.store.rows("SELECT count(DISTINCT iteration_id) FROM iterations") == [(1000,)]
+    until(lambda: count(pipeline, "all_iterations") == 1000, seconds=15)
+    assert pipeline.store.rows("SELECT count(DISTINCT iteration_id) FROM all_iterations") == [(1000,)]
     assert (count(pipeline, "losses"), pipeline.store_error) == (0, None)
 
 
@@ -270,7 +270,7 @@ def test_what_was_overwritten_while_no_exporter_ran_is_a_loss_counted_exactly(ri
     load = Load(writer, 1)
     first = rig.exporter()
     steps(load, 20)
-    until(lambda: count(first, "iterations") == 20)
+    until(lambda: count(first, "all_iterations") == 20)
     rig.stop(first)
     steps(load, 6_000)  # about 2 MB into a ring of 1 MB
     second = rig.exporter()
@@ -292,7 +292,7 @@ def newest(pipeline):
 def test_retention_by_size_deletes_oldest_detail_first_and_keeps_the_newest(rig):
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 3_000)
-    until(lambda: count(pipeline, "iterations") == 3_000, seconds=20)
+    until(lambda: count(pipeline, "all_iterations") == 3_000, seconds=20)
     store = pipeline.store
     rig.running.remove(pipeline)
     pipeline.stop()
@@ -312,13 +312,13 @@ def test_retention_by_size_deletes_oldest_detail_first_and_keeps_the_newest(rig)
 def test_retention_by_age_deletes_what_is_older(rig):
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 100)
-    until(lambda: count(pipeline, "iterations") == 100)
+    until(lambda: count(pipeline, "all_iterations") == 100)
     store = pipeline.store
     rig.running.remove(pipeline)
     pipeline.stop()
-    middle = store.rows("SELECT quantile_disc(unix_ns, 0.5) FROM iterations")[0][0]
+    middle = store.rows("SELECT quantile_disc(unix_ns, 0.5) FROM all_iterations")[0][0]
     retain(store, Bounds(max_age_ns=1_000), now_unix_ns=middle + 1_000)
-    assert 45 <= store.rows("SELECT count(*) FROM iterations")[0][0] <= 55
+    assert 45 <= store.rows("SELECT count(*) FROM all_iterations")[0][0] <= 55
     store.close()
 
 

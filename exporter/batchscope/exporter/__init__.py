@@ -1,0 +1,1 @@
+"""Beside the engine: rings in, tables, metrics, spans and an API out."""

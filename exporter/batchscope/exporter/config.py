@@ -143,6 +143,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keep_days", _number(0.001, 36500), "DAYS", "14", "what is older is deleted"),
     Setting("otlp", _url, "URL", None, "send spans to this OTLP receiver"),
     Setting("otlp_protocol", _one_of("http", "grpc"), "NAME", "http", "http or grpc"),
+    Setting("otlp_metrics", _truth, "BOOL", "false", "push all figures there, too"),
     Setting("otlp_ratio", _number(0, 1), "RATIO", "1", "ordinary spans to send; stalls always are"),
     Setting("gpu_hz", _number(0, 10), "HZ", "1", "GPU samples per second, 0 for none"),
     Setting("log", _one_of("error", "warning", "info", "debug"), "LEVEL", "info", "what to print"),

@@ -18,11 +18,6 @@ from pathlib import Path
 from batchscope.exporter.errors import BatchscopeError, ConfigError
 
 START_S = 20.0
-_STREAMLIT = {
-    "server.headless": "true",
-    "browser.gatherUsageStats": "false",
-    "server.fileWatcherType": "none",
-}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _streamlit(host: str, port: str) -> list[str]:
-    app = find_spec("batchscope.dashboard.app")
-    if app is None or app.origin is None:
-        raise ConfigError("batchscope.dashboard is not installed here")
-    settings = {**_STREAMLIT, "server.address": host.strip("[]"), "server.port": port}
-    flags = [f"--{name}={value}" for name, value in settings.items()]
-    return [sys.executable, "-m", "streamlit", "run", app.origin, *flags]
+    from batchscope.dashboard.launch import command
+
+    return command(port=int(port), address=host.strip("[]"))
 
 
 def _environment(url: str) -> dict[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -19,6 +19,7 @@ from batchscope.exporter.pipeline import Options, Pipeline
 from batchscope.exporter.prom import Exposition
 from batchscope.exporter.retention import Bounds
 from batchscope.exporter.store import Store
+from batchscope.exporter.views import Key
 from batchscope.schemas.ring import RingError
 
 if TYPE_CHECKING:
@@ -52,31 +53,30 @@ def _service(config: Config) -> Iterator[Service]:
 def _running(config: Config, store: Store) -> Iterator[Service]:
     if config["dir"] is None:
         raise ConfigError("there is no /dev/shm for rings here: name a folder with --dir")
-    sampler = gpu.start(config["gpu_hz"]) if config["gpu_hz"] else None
-    spans = _spans(config)
-    pipeline = Pipeline(
-        config["dir"],
-        store,
-        options=_options(config),
-        sinks={"otlp": spans} if spans else {},
-        samples=sampler.take if sampler else None,
-    )
+    with ExitStack() as ends:
+        sampler = gpu.start(config["gpu_hz"]) if config["gpu_hz"] else None
+        if sampler:
+            ends.callback(sampler.close)
+        spans = _spans(config)
+        pipeline = _pipeline(config, store, spans, sampler)
+        ends.callback(pipeline.stop)
+        values = _pushed(config, pipeline, sampler, ends)
+        gpu_values = sampler.values if sampler else None
+        exemplars = spans.exemplars if spans else None
+        yield Service(store, pipeline, Exposition(pipeline.engines, values, gpu_values, exemplars))
+
+
+def _pipeline(
+    config: Config, store: Store, spans: SpanSink | None, sampler: gpu.Sampler | None
+) -> Pipeline:
+    sinks = {"otlp": spans} if spans else {}
+    samples = sampler.take if sampler else None
+    made = Pipeline(config["dir"], store, options=_options(config), sinks=sinks, samples=samples)
     try:
-        pipeline.start()
+        made.start()
     except RingError as error:
         raise ConfigError(str(error)) from None
-    exposition = Exposition(
-        pipeline.engines,
-        pipeline.exporter_values,
-        gpu=sampler.values if sampler else None,
-        exemplars=spans.exemplars if spans else None,
-    )
-    try:
-        yield Service(store, pipeline, exposition)
-    finally:
-        pipeline.stop()
-        if sampler:
-            sampler.close()
+    return made
 
 
 def _spans(config: Config) -> SpanSink | None:
@@ -86,6 +86,21 @@ def _spans(config: Config) -> SpanSink | None:
 
     sender = exporter_for(config["otlp"], protocol=config["otlp_protocol"])
     return SpanSink(sender, ratio=config["otlp_ratio"])
+
+
+def _pushed(
+    config: Config, pipeline: Pipeline, sampler: gpu.Sampler | None, ends: ExitStack
+) -> Callable[[], dict[Key, int]]:
+    """The exporter's own values, those of the OTLP metrics push included when there is one."""
+    if not (config["otlp"] and config["otlp_metrics"]):
+        return pipeline.exporter_values
+    from batchscope.exporter.otel import MetricsPush, metrics_exporter_for
+
+    sender = metrics_exporter_for(config["otlp"], protocol=config["otlp_protocol"])
+    gpu_values = sampler.values if sampler else None
+    push = MetricsPush(sender, pipeline.engines, pipeline.exporter_values, gpu=gpu_values)
+    ends.callback(push.close)
+    return lambda: pipeline.exporter_values() | push.values()
 
 
 def _options(config: Config) -> Options:
