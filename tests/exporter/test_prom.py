@@ -120,6 +120,15 @@ def test_a_part_with_a_fault_leaves_the_others_up() -> None:
     assert value(found, "collector_errors_total", part="metrics_gpu") == 1
 
 
+def test_a_pipeline_that_cannot_be_asked_is_told_of() -> None:
+    def broken() -> Any:
+        raise RuntimeError("stopped")
+
+    found = samples(Exposition(lambda: [ev.full_view(1)], broken))
+    assert value(found, "live_requests", **LABELS) == 3
+    assert value(found, "collector_errors_total", part="metrics_exporter") == 1
+
+
 def test_names_outside_the_catalogue_are_counted_not_exposed() -> None:
     view = ev.full_view(1)
     view.gauges["made_up", ()] = 1
