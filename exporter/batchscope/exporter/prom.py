@@ -101,9 +101,12 @@ class Exposition:
             yield from ((series[0], line) for line in lines)
 
     def _own(self) -> dict[Series, float]:
-        took = {("collector_duration_seconds", (part,)): s for part, s in self._took_s.items()}
-        errors = {("collector_errors", (part,)): n for part, n in self._errors.items()}
-        return {("build_info", (self._version, str(SCHEMA_VERSION))): 1, **took, **errors}
+        values: dict[Series, float] = {("build_info", (self._version, str(SCHEMA_VERSION))): 1}
+        for part, took_s in list(self._took_s.items()):
+            values["collector_duration_seconds", (part,)] = took_s
+        for part, faults in list(self._errors.items()):
+            values["collector_errors", (part,)] = faults
+        return values
 
     def _plain(self, values: Values, engine: tuple[str, ...]) -> Lines:
         """Counters, gauges and infos; what the catalogue does not know is counted."""
