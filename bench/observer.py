@@ -1,7 +1,8 @@
-"""What the adapter costs on the engine's thread (P1): SCHEDULED + COMPLETED per iteration, by difference.
+"""What the adapter costs on the engine's thread (P1): SCHEDULED + COMPLETED per iteration.
 
-The engine is the cheapest that the hooks accept: real requests and batches, a scheduler that only hands out
-prepared ones. Each iteration is timed hooked and, in the same loop, bare; the cost is their difference.
+The engine is the cheapest that the hooks accept: real requests and batches, a scheduler that only
+hands out prepared ones. Each iteration is timed hooked and, in the same loop, bare; the cost is
+their difference.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from batchscope.adapters import mini
 from batchscope.engine.batch import Batch
 from batchscope.engine.blocks import BlockManager
 from batchscope.engine.config import EngineConfig
-from batchscope.engine.scheduler import Scheduler
 from batchscope.engine.sequence import FinishReason, Sequence, Status
 
 ITERATIONS = 4000
@@ -37,7 +37,7 @@ BARS_US = {
 
 @dataclass
 class Cheap:
-    """A scheduler with the attributes that the adapter reads and methods that do next to nothing."""
+    """A scheduler with all that the adapter reads and methods that do next to nothing."""
 
     running: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
@@ -49,7 +49,7 @@ class Cheap:
         assert self.next is not None
         return self.next
 
-    def update(self, batch: Batch, tokens: dict[str, int]) -> list[Sequence]:
+    def update(self, _batch: Batch, _tokens: dict[str, int]) -> list[Sequence]:
         """Nobody finishes here."""
         return []
 
@@ -61,7 +61,7 @@ class Cheap:
     def preempt(self, seq: Sequence) -> None:
         """Never called."""
 
-    def finish(self, seq: Sequence, reason: FinishReason) -> None:
+    def finish(self, seq: Sequence, _reason: FinishReason) -> None:
         """The request leaves."""
         self.running.remove(seq)
 
@@ -97,7 +97,7 @@ def steady(engine: CheapEngine) -> Iterator[Batch]:
 
 
 def changed(engine: CheapEngine) -> Iterator[Batch]:
-    """One request leaves and another joins before every iteration, as a prefill of its first chunk."""
+    """Before every iteration one request leaves and another joins, with its prefill."""
     scheduler = engine.scheduler
     for step in range(sys.maxsize):
         scheduler.finish(scheduler.running[step % 7], FinishReason.LENGTH)
@@ -119,7 +119,10 @@ def measure(
         handle = mini.attach(engine, {"BATCHSCOPE_DIR": folder, "BATCHSCOPE_OVERHEAD": "0", **env})
         for number in range(members):
             engine.scheduler.add(new_sequence(number))
-        costs = [_one(engine, batch) for batch, _ in zip(batches(engine), range(ITERATIONS))]
+        costs = [
+            _one(engine, batch)
+            for _, batch in zip(range(ITERATIONS), batches(engine), strict=False)
+        ]
         handle.detach()
     return costs[WARM_UP:]
 
@@ -146,8 +149,9 @@ def summary(costs: list[int]) -> dict[str, float]:
 
 
 def run() -> dict[str, Any]:
-    """All cases with garbage collection off, then the 256 ones with it on: its pauses are told apart."""
-    active, dormant = {"BATCHSCOPE": "1"}, {}
+    """All cases with garbage collection off; 256 members also with it, to tell its pauses."""
+    active = {"BATCHSCOPE": "1"}
+    dormant: dict[str, str] = {}
     cases = {
         "dormant": (256, steady, dormant),
         "steady 256": (256, steady, active),

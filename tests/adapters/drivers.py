@@ -1,4 +1,4 @@
-"""One driver per engine that has an adapter: how the contract suite makes it, feeds it, and judges it."""
+"""One driver per engine that has an adapter: how the contract suite makes it and feeds it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EveryStep = Callable[[int], None]
 
 
 class EngineDriver(Protocol):
-    """Fresh engines of one kind under one seeded load, with preemptions, an abort and deferrals in it."""
+    """Fresh engines of one kind under one seeded load: preemptions, an abort, deferrals."""
 
     name: str
     aborted: int
@@ -28,7 +28,7 @@ class EngineDriver(Protocol):
         """A new engine that has done nothing yet."""
 
     def run(self, engine: Any, *, every_step: EveryStep = ...) -> Any:
-        """Serve the whole load. Everything that the engine decided and gave out, to compare by ==."""
+        """Serve the whole load; everything that the engine decided and gave out, for ==."""
 
     def owners(self, engine: Any) -> list[Any]:
         """The objects whose attributes the seams name."""

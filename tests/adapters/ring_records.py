@@ -16,7 +16,7 @@ _FRAME_BYTES = 16
 
 @dataclass(frozen=True)
 class Seen:
-    """One record: absent fields are None, texts are str, other tails lists of tuples (or of ints)."""
+    """One record: absent fields are None, texts str, other tails lists of tuples or ints."""
 
     name: str
     flags: int
@@ -51,7 +51,7 @@ def decode(body: bytes) -> Seen:
     }
     tails, at = {}, record.struct.size
     for tail in record.tails:
-        count = 0 if left_out(flags, tail.name) else fields[tail.count]
+        count = 0 if left_out(flags, tail.name) else int(fields[tail.count] or 0)
         tails[tail.name] = _rows(tail, body[at : at + count * tail.size])
         at += count * tail.size
     return Seen(record.name, flags, fields, tails)

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.adapters.drivers import MiniDriver
+from tests.adapters.ring_records import Seen, read, records
 
 from batchscope.adapters import boot, mini
 from batchscope.engine.engine import Engine
@@ -17,8 +19,6 @@ from batchscope.schemas import records as r
 from batchscope.schemas.reasons import DeferralReason, Position
 from batchscope.schemas.request_keys import read_salt, request_key
 from batchscope.schemas.ring import RingReader, list_rings
-from tests.adapters.drivers import MiniDriver
-from tests.adapters.ring_records import Seen, read, records
 
 GOLDEN = Path(__file__).parent / "golden" / "mini.txt"
 
@@ -34,7 +34,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def spied(engine: Engine) -> list[tuple[set[str], set[tuple[str, int, int]]]]:
-    """(ids that decode, (id, start, tokens) that prefill) of each decision, noted before we hook."""
+    """(ids that decode, (id, start, tokens) that prefill) of each decision, noted inside ours."""
     decisions: list[tuple[set[str], set[tuple[str, int, int]]]] = []
     schedule = engine.scheduler.schedule
 
@@ -100,7 +100,9 @@ def test_every_segment_stands_alone(env: dict[str, str]) -> None:
 
 def test_live_tells_the_state_before_the_record_that_follows(env: dict[str, str]) -> None:
     engine = MiniDriver(num_blocks=60, max_num_seqs=8).engine()
-    handle = boot.attach(mini.adapter(), engine, {k: v for k, v in env.items() if k != "BATCHSCOPE"})
+    handle = boot.attach(
+        mini.adapter(), engine, {k: v for k, v in env.items() if k != "BATCHSCOPE"}
+    )
     outputs: dict[str, int] = {}
 
     def wake(step: int) -> None:
@@ -135,20 +137,23 @@ def test_live_tells_the_state_before_the_record_that_follows(env: dict[str, str]
 
 def test_golden_records(env: dict[str, str]) -> None:
     ticks = count(1000)
-    engine = MiniDriver(num_blocks=12, max_num_seqs=3, max_num_batched_tokens=32).engine(
+    engine = MiniDriver(num_blocks=10, max_num_seqs=3, max_num_batched_tokens=32).engine(
         clock=lambda: next(ticks)
     )
     boot.attach(mini.adapter(), engine, env, clock=lambda: next(ticks))
     prompts = {"a": 40, "b": 70, "c": 20, "d": 64}
     for name, length in prompts.items():
         trace = (bytes(range(1, 17)), bytes(range(1, 9))) if name == "b" else None
-        engine.submit(name, [7] * length, 28, tenant="red", trace_context=trace)
+        engine.submit(
+            name, [7] * 16 + [ord(name)] * (length - 16), 28, tenant="red", trace_context=trace
+        )
     engine.submit("e", [7] * 30, 5, priority=-1)
     for _ in range(12):
         engine.step()
     engine.abort("e")
     while engine.has_work():
         engine.step()
+    assert engine.totals.preemptions
     text = "".join(f"{line(record)}\n" for record in read(Path(env["BATCHSCOPE_DIR"])))
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
@@ -157,7 +162,9 @@ def test_golden_records(env: dict[str, str]) -> None:
 
 def line(record: Seen) -> str:
     """Everything but what differs from run to run: keys by the salt, wall clock."""
-    shown = {k: v for k, v in record.fields.items() if k not in ("key", "unix_ns") and v is not None}
+    shown = {
+        k: v for k, v in record.fields.items() if k not in ("key", "unix_ns") and v is not None
+    }
     shown |= {k: v for k, v in record.tails.items() if v}
     return f"{record.name} {record.flags} " + " ".join(f"{k}={v}" for k, v in shown.items())
 
@@ -252,12 +259,15 @@ def test_a_member_that_left_before_its_output_emitted_nothing() -> None:
         member("b", start=9, tokens=1, prefill=False),
         member("c", start=0, tokens=8, prefill=True),
     )
-    names = [[seq.request_id for seq, n in rows if n == 0] for rows in (
-        mini.emissions(batch, {"a": 1, "b": 1, "c": 1}, set()),
-        mini.emissions(batch, {"a": 1, "b": 1}, set()),
-        mini.emissions(batch, {"a": 1, "b": 1}, {"b"}),
-        mini.emissions(batch, {"b": 1, "c": 1}, set()),
-    )]
+    names = [
+        [seq.request_id for seq, n in rows if n == 0]
+        for rows in (
+            mini.emissions(batch, {"a": 1, "b": 1, "c": 1}, set()),
+            mini.emissions(batch, {"a": 1, "b": 1}, set()),
+            mini.emissions(batch, {"a": 1, "b": 1}, {"b"}),
+            mini.emissions(batch, {"b": 1, "c": 1}, set()),
+        )
+    ]
     assert names == [[], ["c"], ["b", "c"], ["a"]]
 
 
@@ -275,7 +285,9 @@ def test_an_abort_between_decision_and_output_is_a_zero_in_completed(env: dict[s
     seen = read(Path(env["BATCHSCOPE_DIR"]))
     completed = [record["emitted"] for record in seen if record.name == "completed"]
     assert completed[:3] == [[], [(2, 0)], []]
-    ends = {record["serial"]: record["output_tokens"] for record in seen if record.name == "finished"}
+    ends = {
+        record["serial"]: record["output_tokens"] for record in seen if record.name == "finished"
+    }
     assert ends == {2: 1, 1: 5}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from batchscope.adapters.base import Adapter
 from batchscope.adapters.budget import budget_from
-from batchscope.adapters.guard import FAULTS_IN_A_ROW, Faults, Patch, install
+from batchscope.adapters.guard import FAULTS_IN_A_ROW, Faults, Patch, exists, install
 from batchscope.adapters.hello import hello_for
 from batchscope.adapters.naming import naming_from
 from batchscope.adapters.recorder import Recorder
@@ -32,7 +32,7 @@ from batchscope.schemas.ring import (
 
 _NOTHING_ASKED = (0, LEVEL_OFF, 0)
 _REOPEN = (0, -1, 0)
-"""Control words of an engine without a control file: leave it alone, or open one at the next step."""
+"""Words of an engine without a control file: leave it alone, or open one at the next step."""
 
 
 class Attachment:
@@ -76,8 +76,8 @@ class Attachment:
         return None if self._writer is None else self._writer.ring_uuid
 
     def begin(self) -> None:
-        """Take a control file in the folder and hook the gate. When active, have the whole ring now,
-        before the first step; RingUnavailable when that can't be, with nothing left behind.
+        """Take a control file in the folder and hook the gate. When active, have the whole ring
+        now, before the first step; RingUnavailable when that can't be, with nothing left behind.
         """
         self._missing = self._lacking()
         gate = self._adapter.seams[0]
@@ -93,7 +93,7 @@ class Attachment:
             raise
 
     def detach(self) -> None:
-        """Restore what is still ours, say BYE, close. What others have wrapped passes through from now on."""
+        """Restore what is still ours, say BYE, close. What others wrapped passes through now."""
         self._leave(NoticeKind.DETACHED, "asked to leave")
 
     def fault(self, seam: str, error: Exception, *, in_a_row: int) -> None:
@@ -103,7 +103,7 @@ class Attachment:
             self._leave(NoticeKind.DETACHED, f"{in_a_row} faults in a row at {seam}")
 
     def reborn(self) -> None:
-        """In a forked child: the ring is the parent's; one of our own is opened at the first step."""
+        """In a forked child the ring is the parent's; our own is opened at the first step."""
         if self._gate is None:
             return
         if self._control is not None:
@@ -116,7 +116,7 @@ class Attachment:
         self._guarded(self._turn)
 
     def account(self) -> None:
-        """Hand the cost of the iteration before to its record, and weigh it against the interval."""
+        """Hand the cost of the iteration before to its record, weigh it against the interval."""
         now, cost = self.clock(), self.spent_ns
         entered, self._entered_ns = self._entered_ns, now
         self.spent_ns = 0
@@ -130,7 +130,7 @@ class Attachment:
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as why:
+        except Exception as why:  # noqa: BLE001  (the engine goes on without us)
             self._leave(NoticeKind.FAULT, str(why))
             print(f"batchscope: off, {why}", file=sys.stderr)
 
@@ -194,13 +194,8 @@ class Attachment:
         self._patches = [patch for patch in found if patch is not None]
 
     def _lacking(self) -> frozenset[str]:
-        lacking = set()
-        for seam in self._adapter.seams:
-            try:
-                getattr(seam.owner(self._engine), seam.attribute)
-            except AttributeError:
-                lacking.add(seam.name)
-        return frozenset(lacking)
+        seams = self._adapter.seams
+        return frozenset(seam.name for seam in seams if not exists(seam, self._engine))
 
     def _shed(self) -> None:
         """Over budget: first the members go, then we."""
@@ -217,7 +212,7 @@ class Attachment:
         self.budget.restart()
 
     def _pause(self) -> None:
-        """Serials go on where they stopped when the level is raised again, so the recorder is kept."""
+        """The recorder is kept: raised again, serials go on where they stopped."""
         if self.recorder is not None:
             self._resting, self.recorder = self.recorder, None
             self._resting.bye(at_ns=self.clock())
@@ -243,5 +238,5 @@ def _say_goodbye(recorder: Recorder, kind: NoticeKind, text: str, *, at_ns: int)
     try:
         recorder.notice(kind, text, at_ns=at_ns)
         recorder.bye(at_ns=at_ns)
-    except Exception as why:
+    except Exception as why:  # noqa: BLE001  (the engine goes on without us)
         print(f"batchscope: the last words are lost, {why}", file=sys.stderr)

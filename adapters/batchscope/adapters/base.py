@@ -23,15 +23,16 @@ class Handle(Protocol):
         """Hex name of the ring, also while it is dormant; None when there can be none."""
 
     def detach(self) -> None:
-        """Put the originals back and leave; safe to repeat. On the stepping thread, or with the engine at rest."""
+        """Put the originals back and leave; safe to repeat. On the stepping thread, or at rest."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """One kind of engine as data. The first seam is the scheduling decision, which `opens` iterations.
+    """One kind of engine as data. Its first seam is the scheduling decision, which `opens`.
 
-    `subject(engine)` is what translations read beside their arguments; `hello(engine)` gives the keys of
-    HELLO that this kind knows (version, model_name, config, block_tokens, ...), unknown ones left out.
+    `subject(engine)` is what translations read beside their arguments; `hello(engine)` gives the
+    keys of HELLO that this kind knows (version, model_name, config, block_tokens, ...), unknown
+    ones left out.
     """
 
     kind: str

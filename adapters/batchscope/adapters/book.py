@@ -1,7 +1,7 @@
 """The book of requests: engine id -> serial, and what this segment has been told about each.
 
-Every segment of the ring stands alone, so a serial is introduced (ARRIVED or LIVE) before its first use in
-each. Used by the recorder alone, on the stepping thread.
+Every segment of the ring stands alone, so a serial is introduced (ARRIVED or LIVE) before its
+first use in each. Used by the recorder alone, on the stepping thread.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Book:
         return serial in self._introduced
 
     def knows_all(self, serials: Iterable[int]) -> bool:
-        """The same of many; in the usual case, when everyone alive is known, without a look at them."""
+        """The same of many; without a look at them in the usual case, when all alive are known."""
         known = self._introduced
         return len(known) == len(self.serials) or known.issuperset(serials)
 

@@ -1,4 +1,4 @@
-"""Attaching as the environment says, and what a fork does to it. Called by every adapter's attach()."""
+"""Attaching as the environment says, and what a fork does to it. Called by every adapter."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def attach(
     *,
     clock: Callable[[], int] = time.monotonic_ns,
 ) -> Handle:
-    """Hook an engine as BATCHSCOPE says: 1 active, 0 not even wrapped, else dormant until asked for.
+    """Hook an engine as BATCHSCOPE says: 1 active, 0 not even wrapped, else dormant.
 
-    Never raises; where there can be no ring it leaves the engine alone and says so in one line. Attaching
-    twice gives the first handle again.
+    Never raises; where there can be no ring it leaves the engine alone and says so in one line.
+    Attaching twice gives the first handle again.
     """
     if env.get("BATCHSCOPE") == "0":
         return Off()
     try:
         return _attached(engine, adapter) or _attach(adapter, engine, env, clock)
-    except Exception as why:
+    except Exception as why:  # noqa: BLE001  (the engine goes on without us)
         print(f"batchscope: off, {why}", file=sys.stderr)
         return Off()
 

@@ -1,4 +1,4 @@
-"""What our hooks may cost: a share of the interval, by a moving mean. Asked once per iteration by boot."""
+"""What our hooks may cost: a share of the interval. Asked once per iteration by attachment."""
 
 from __future__ import annotations
 

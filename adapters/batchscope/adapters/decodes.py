@@ -1,8 +1,8 @@
 """The decode members of the last decision, followed from one to the next without a look at each.
 
-Most decisions keep them; the others take out a few, which their own hooks have announced, and add a few at the
-end. Both are seen by comparing lists of pointers: 256 members 0.2 us, where their serials take 11 us.
-Used by the recorder alone.
+Most decisions keep them; the others take out a few, which their own hooks have announced, and add
+a few at the end. Both are seen by comparing lists of pointers: 256 members 0.2 us, where their
+serials take 11 us. Used by the recorder alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from batchscope.adapters.book import Book
 class Decodes:
     """Request objects and their serials side by side; an object is let go when its request leaves.
 
-    `told` says that the last SCHEDULED of this segment named exactly these; `introduced` counts the leading
-    ones that this segment knows.
+    `told` says that the last SCHEDULED of this segment named exactly these; `introduced` counts
+    the leading ones that this segment knows.
     """
 
     def __init__(self, book: Book) -> None:
@@ -73,7 +73,7 @@ class Decodes:
 
 
 def _position(serials: array[int], serial: int) -> int:
-    """Where `serial` stands, -1 for nowhere: a search in bytes, 1 us for 2,000 where index() takes 30."""
+    """Where `serial` stands, -1 for nowhere: 1 us in 2,000 as bytes, where index() takes 30."""
     raw = serials.tobytes()
     wanted = serial.to_bytes(4, "little")
     at = raw.find(wanted)

@@ -1,5 +1,7 @@
-"""What a translation says about an engine, in the vocabulary's terms: plain tuples, no engine object inside
-but the opaque requests. Made by the adapters' pure functions, turned into records by the recorder.
+"""What a translation says about an engine, in the vocabulary's terms: plain tuples.
+
+The only engine objects inside are the opaque requests. Made by the adapters' pure functions, turned
+into records by the recorder.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from batchscope.schemas.records import NULL32
 
 
 class Request(NamedTuple):
-    """Who a request is. Lengths in tokens; `trace` is (16 byte trace id, 8 byte span id) of the caller."""
+    """Who a request is. `trace` is the caller's (16 byte trace id, 8 byte span id)."""
 
     prompt_tokens: int
     max_tokens: int | None = None
@@ -25,7 +27,7 @@ class Request(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a request is, in tokens; `phase` is a code of Phase, 0 while it was never scheduled."""
+    """How far a request is, in tokens; `phase` is a code of Phase, 0 before it was scheduled."""
 
     computed_tokens: int
     output_tokens: int
@@ -45,9 +47,10 @@ class Traits(NamedTuple):
 class Decision(NamedTuple):
     """One return of schedule(): times in ns, everything else as in the record SCHEDULED.
 
-    `decodes` are request objects in any order; `prefill` rows are (request, start, tokens), `drafts`
-    (request, tokens) of decode members with other than one token, `deferred` (requests, reason code,
-    position code). `head` is the request where the scan stopped. The defaults say "absent", as on the wire.
+    `decodes` are request objects in any order; `prefill` rows are (request, start, tokens),
+    `drafts` (request, tokens) of decode members with other than one token, `deferred` (requests,
+    reason code, position code). `head` is the request where the scan stopped. The defaults say
+    "absent", as on the wire.
     """
 
     at_ns: int

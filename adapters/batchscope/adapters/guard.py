@@ -1,4 +1,4 @@
-"""Around an engine's function, and never in its way: the original's result and exceptions pass untouched.
+"""Around an engine's function, never in its way: result and exceptions pass untouched.
 
 A seam is data; `install` puts one hook there, `Patch.restore` takes it away if it is still ours.
 """
@@ -26,8 +26,9 @@ Times = tuple[int, int, int]
 class Seam:
     """One function of the engine: `attribute` of `owner(engine)`.
 
-    `before(watch, *args)` runs ahead of the original for what it will destroy; `after(watch, times, result,
-    *args)` translates. Neither can fail the call. The seam that `opens` an iteration also looks at the control words.
+    `before(watch, *args)` runs ahead of the original for what it will destroy; `after(watch,
+    times, result, *args)` translates. Neither can fail the call. The seam that `opens` an
+    iteration also looks at the control words.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Patch:
     saved: Any
 
     def restore(self) -> bool:
-        """Put the identical original back; False when somebody has wrapped after us: then it stays, passing through."""
+        """Put the identical original back; False, and nothing done, if others wrapped after us."""
         if vars(self.owner).get(self.attribute) is not self.hook:
             return False
         if self.saved is _MISSING:
@@ -89,6 +90,14 @@ def install(seam: Seam, engine: Any, watch: Watch) -> Patch | None:
     except (AttributeError, TypeError):
         return None
     return Patch(owner, seam.attribute, hook, saved)
+
+
+def exists(seam: Seam, engine: Any) -> bool:
+    """Whether this engine has the function."""
+    try:
+        return hasattr(seam.owner(engine), seam.attribute)
+    except AttributeError:
+        return False
 
 
 def is_hook(function: Any) -> bool:
@@ -119,7 +128,7 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
         if before is not None:
             try:
                 before(watch, *args, **kwargs)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (whatever ours raises, the engine must not)
                 failed(error)
                 return original(*args, **kwargs)
         entered = clock()
@@ -130,7 +139,7 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
         try:
             after(watch, (entered, left, watch.spent_ns - spent), result, *args, **kwargs)
             in_a_row = 0
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (whatever ours raises, the engine must not)
             failed(error)
         watch.spent_ns += clock() - left
         return result
@@ -161,5 +170,5 @@ class Faults:
         try:
             text = f"{kind}: {error}"
             recorder.notice(NoticeKind.FAULT, text, at_ns=at_ns, seam=seam, count=self.count)
-        except Exception:
+        except Exception:  # noqa: BLE001  (counted, nothing more can be done)
             self.count += 1

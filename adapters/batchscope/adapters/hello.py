@@ -24,7 +24,7 @@ _SECRET = re.compile(
 def hello_for(
     adapter: Adapter, engine: Any, env: Mapping[str, str], *, missing: frozenset[str], level: int
 ) -> dict[str, Any]:
-    """The keys of HELLO; what is unknown is left out. `missing` names seams that the engine lacks."""
+    """The keys of HELLO, unknown ones left out. `missing` names seams that the engine lacks."""
     said = adapter.hello(engine)
     config = without_secrets(said.pop("config", {}))
     return {

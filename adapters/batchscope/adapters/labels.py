@@ -1,4 +1,4 @@
-"""Strings by number: model, LoRA, tenant and seam names travel once per segment. Used by the recorder alone."""
+"""Strings by number: model, LoRA, tenant and seam names, once per segment. For the recorder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER = "other"
 
 
 class Labels:
-    """Interns up to 1,024 strings per ring; the last number stands for all further ones, "other"."""
+    """Interns 1,024 strings per ring; the last number stands for all others, "other"."""
 
     def __init__(self, append: Callable[[bytes], None]) -> None:
         self._append = append

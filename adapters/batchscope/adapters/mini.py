@@ -3,8 +3,9 @@
     schedule -> SCHEDULED, RESUMED    update -> COMPLETED    add -> ARRIVED    preempt -> PREEMPTED
     finish -> FINISHED, for aborts and failures too
 
-Not visible: the device's time inside a forward pass, padding, graph mode. The engine has no LoRA, no KV
-transfer and no request that its scheduler passes over. The waiting queue is counted, never looped over.
+Not visible: the device's time inside a forward pass, padding, graph mode. The engine has no LoRA,
+no KV transfer and no request that its scheduler passes over. The waiting queue is counted, never
+looped over.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def attach(engine: Any, env: Mapping[str, str] = os.environ) -> Handle:
 
 
 def adapter() -> Adapter:
-    """This adapter as data."""
+    """The adapter as data."""
     return Adapter(
         kind="mini",
         seams=seams(),
@@ -91,7 +92,7 @@ def adapter() -> Adapter:
 
 @dataclass(slots=True)
 class Subject:
-    """What the translations read beside their arguments: the scheduler, and the one being preempted."""
+    """What translations read beside their arguments: the scheduler, the one being preempted."""
 
     scheduler: Any
     victim: Progress | None = None
@@ -108,12 +109,12 @@ def on_schedule(watch: Any, times: Times, batch: Any) -> None:
     )
 
 
-def on_update_entry(watch: Any, batch: Any, tokens: Any) -> None:
+def on_update_entry(watch: Any, *_: Any, **__: Any) -> None:
     """Ends in this update come after its COMPLETED."""
     watch.recorder.hold()
 
 
-def on_update(watch: Any, times: Times, result: Any, batch: Any, tokens: Any) -> None:
+def on_update(watch: Any, times: Times, _result: Any, batch: Any, tokens: Any) -> None:
     """update(batch, tokens) -> the finished."""
     recorder = watch.recorder
     gone: set[str] = set()
@@ -123,7 +124,7 @@ def on_update(watch: Any, times: Times, result: Any, batch: Any, tokens: Any) ->
     recorder.completed(batch, at_ns=times[0], emitted=emissions(batch, tokens, gone))
 
 
-def on_add(watch: Any, times: Times, result: None, seq: Any) -> None:
+def on_add(watch: Any, times: Times, _result: None, seq: Any) -> None:
     """add(seq), unless it was rejected."""
     watch.recorder.arrived(seq, at_ns=times[1])
 
@@ -133,14 +134,14 @@ def on_preempt_entry(watch: Any, seq: Any) -> None:
     watch.subject.victim = progress(seq)
 
 
-def on_preempt(watch: Any, times: Times, result: None, seq: Any) -> None:
+def on_preempt(watch: Any, times: Times, _result: None, seq: Any) -> None:
     """preempt(seq): this scheduler preempts for want of blocks alone, and recomputes."""
     watch.recorder.preempted(
         seq, at_ns=times[1], before=watch.subject.victim, reason=_CODES[DeferralReason.KV_BLOCKS]
     )
 
 
-def on_finish(watch: Any, times: Times, result: None, seq: Any, reason: Any) -> None:
+def on_finish(watch: Any, times: Times, _result: None, seq: Any, reason: Any) -> None:
     """finish(seq, reason)."""
     watch.recorder.finished(
         seq,
@@ -200,7 +201,7 @@ def split(scheduler: Any, batch: Any) -> tuple[list[Any], list[Any]]:
 
 
 def last_prefill(batch: Any) -> list[Any] | None:
-    """The prefill members when all are at the end of the batch, which their sum of tokens proves; else None."""
+    """The prefill members when all are at the batch's end, by their sum of tokens; else None."""
     found = []
     left = batch.num_prefill_tokens
     for member in reversed(batch.members):
@@ -219,7 +220,7 @@ def drafts(batch: Any, n_decodes: int) -> list[tuple[Any, int]]:
 
 
 def deferred(stop: int, waiting: int) -> tuple[tuple[int, int, int], ...]:
-    """Rows (requests, reason, position) of those left waiting: all alike, or the head and those behind it."""
+    """Rows (requests, reason, position): all waiting alike, or the head and those behind it."""
     if stop in _GLOBAL:
         return ((waiting, stop, _AT["global"]),)
     rows = ((1, stop, _AT["head"]), (waiting - 1, stop, _AT["behind"]))
@@ -227,7 +228,7 @@ def deferred(stop: int, waiting: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def emissions(batch: Any, tokens: Mapping[str, int], gone: set[str]) -> list[tuple[Any, int]]:
-    """Members that did not emit exactly one token, each with 0: no token, or `gone` before it came."""
+    """(member, 0) for each that did not emit one token: none came, or it was `gone` before."""
     members = batch.members
     silent = len(members) - len(tokens)
     if not silent and not gone:

@@ -1,7 +1,8 @@
 """From facts to records: the writer's middle layer, the same under every adapter.
 
-Called by the hooks on the engine's stepping thread; `post` alone may be called from another. Keeps no engine
-object but the decode members of the last decision, and those only until one of them leaves.
+Called by the hooks on the engine's stepping thread; `post` alone may be called from another. Keeps
+no engine object but the decode members of the last decision, and those only until one of them
+leaves.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from batchscope.schemas.records import (
 from batchscope.schemas.ring import LEVEL_MEMBERS, framed
 
 INTRODUCTIONS = 3
-"""LIVE records per iteration for members that a new segment doesn't know. The protocol allows 16; at about
-5 us each that many would be seen in the engine's p99 after each of the frequent switches."""
+"""LIVE records per iteration for members that a new segment doesn't know. The protocol allows 16;
+at 8 us each that many would show in the engine's p99, so often do segments switch."""
 IN_FLIGHT = 64
 """Batches between schedule and update that are remembered; far more than any engine pipelines."""
 POSTED = 1024
@@ -82,7 +83,7 @@ class Writer(Protocol):
 class Recorder:
     """Writes what the translations say; `level` decides whether members are named.
 
-    `observer_ns` is set by the hooks: our own time on this thread for the iteration before, NULL64 at first.
+    `observer_ns` is set by the hooks: our own time on this thread for the iteration before.
     """
 
     def __init__(self, writer: Writer, traits: Traits, *, naming: Naming, level: int) -> None:
@@ -155,7 +156,9 @@ class Recorder:
         self._skipping(UNBLOCKED, request, at_ns, reason)
 
     def post(self, edge: str, *args: Any, **fields: Any) -> None:
-        """From another thread: have the stepping thread call the method `edge` before its next SCHEDULED."""
+        """From another thread: have the stepping thread call method `edge` before its next
+        SCHEDULED.
+        """
         if len(self._posted) >= POSTED:
             self.dropped += 1
         else:
@@ -190,7 +193,8 @@ class Recorder:
     ) -> None:
         """The output of `batch` arrived; a batch that we did not see scheduled leaves no record.
 
-        `emitted` are (request, tokens) of all members that did not emit exactly one token, zeros too.
+        `emitted` are (request, tokens) of all members that did not emit exactly one token, zeros
+        too.
         """
         iteration = self._in_flight.pop(id(batch), None)
         if iteration is not None:
@@ -203,7 +207,7 @@ class Recorder:
             self.release()
 
     def in_flight(self, batch: object) -> int:
-        """The iteration id of a batch between schedule and update, 0 for one that we did not see."""
+        """The iteration of a batch between schedule and update, 0 for one that we did not see."""
         return self._in_flight.get(id(batch), 0)
 
     def release(self) -> None:
@@ -224,7 +228,7 @@ class Recorder:
         self._writer.append(NOTICE.struct.pack(NOTICE.kind, 0, *fields) + raw)
 
     def bye(self, *, at_ns: int) -> None:
-        """We stop looking: the fate of every request is unknown from here, its serial is never used again."""
+        """We stop looking: the fate of every request is unknown, its serial never used again."""
         self.release()
         if self._empty:
             self._write_empty(at_ns)
@@ -361,8 +365,8 @@ class Recorder:
         self._decodes.told = not flags & NO_MEMBERS
 
     def _tail(self, d: Decision) -> tuple[int, bytes]:
-        """Flags and tails. Whoever is named has been introduced to the segment before, a long list of
-        decodes over the next iterations.
+        """Flags and tails. Whoever is named has been introduced to the segment before, a long list
+        of decodes over the next iterations.
         """
         tails = 4 * len(d.decodes) + 12 * len(d.prefill) + 8 * (len(d.drafts) + len(d.deferred))
         self._room(tails + _SLACK)
@@ -382,7 +386,7 @@ class Recorder:
         return 0, b"".join((rows[:n], decodes.serials.tobytes(), rows[n:]))
 
     def _introduced(self, d: Decision) -> bytes:
-        """Rows of the members that are named anyway, and LIVE for some decodes that are still unknown."""
+        """Rows of the members that are named anyway; LIVE for some decodes still unknown."""
         known, at_ns = self._book.known, d.at_ns
         rows = [_PREFILL_ROW.pack(known(r, at_ns=at_ns), start, n) for r, start, n in d.prefill]
         rows += [_PAIR_ROW.pack(known(r, at_ns=at_ns), n) for r, n in d.drafts]

@@ -31,7 +31,7 @@ def read_salt(folder: Path) -> bytes | None:
 
 
 def make_salt(folder: Path) -> bytes:
-    """The folder's salt, made by whoever comes first. Where none can be kept, one for this process alone."""
+    """The folder's salt, made by whoever comes first; this process's own where none can be kept."""
     salt = secrets.token_bytes(SALT_BYTES)
     fresh = _salt_path(folder).with_name(f"salt.{os.getpid()}.{secrets.token_hex(4)}")
     try:
