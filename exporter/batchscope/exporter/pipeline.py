@@ -297,6 +297,7 @@ class Pipeline:
 
     def _finish(self) -> None:
         """Read what the rings still have and hand over a last snapshot, in bounded time."""
+        self._look_around()
         deadline = time.monotonic() + 3.0
         while self._read_all() and time.monotonic() < deadline:
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -125,9 +126,19 @@ def _serve(service: Service, listener: socket.socket, config: Config) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Tells streams to end at the first signal; uvicorn itself would wait for them."""
+    """Ends streams at the first signal, and leaves the process alive to store what it has.
+
+    uvicorn would wait for the streams, then raise the signal again, before anything is taken down.
+    """
 
     closing: threading.Event
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle them for good."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.handle_exit)
+        yield
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """First signal: drain; second: at once."""
