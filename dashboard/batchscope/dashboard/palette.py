@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-PHASES: Final = {"decode": "#3182ce", "prefill": "#ed8936"}
+PHASES: Final = {"decode": "#3182ce", "prefill": "#dd7212"}
 KV: Final = {"used": "#7f5fd6", "evictable": "#b4a3e8", "free": "#8a8f9840"}
 REASONS: Final = {
-    "token_budget": "#c9a227",
+    "token_budget": "#b08900",
     "max_requests": "#0f9b9b",
     "kv_blocks": "#d6336c",
     "kv_watermark": "#ec87ab",
@@ -28,7 +28,7 @@ REASONS: Final = {
 }
 VERDICTS: Final = {
     "met": "#2b9a66",
-    "missed": "#d9480f",
+    "missed": "#c2410c",
     "undetermined": "#8a8f98",
     "failed": "#9b2c2c",
     "aborted": "#adb5bd",
@@ -36,7 +36,7 @@ VERDICTS: Final = {
 }
 INTERVAL: Final = "#6f7f95"
 P50: Final = "#6f7f95"
-P99: Final = "#d9480f"
+P99: Final = "#c2410c"
 
 
 def reason_colour(reason: str | None) -> str:
