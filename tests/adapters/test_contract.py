@@ -206,6 +206,23 @@ def test_all_seams_may_raise_before_and_after(driver: EngineDriver, env: dict[st
     assert hooks(driver, engine) == []
 
 
+def test_where_the_entry_of_a_seam_raises_nothing_is_written_from_stale_facts(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    calls = Counter[str]()
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        calls["after"] += 1
+
+    def broken(seam: Seam) -> Seam:
+        return replace(seam, before=raising, after=counted) if seam.before else seam
+
+    engine = driver.engine()
+    attach(with_seams(driver.adapter(), broken), engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert calls["after"] == 0
+
+
 def test_each_seam_may_be_missing_and_is_reported(
     driver: EngineDriver, env: dict[str, str]
 ) -> None:

@@ -246,7 +246,8 @@ def test_the_split_is_right_wherever_the_prefill_members_stand(order: tuple[int,
         member("c", start=0, tokens=8, prefill=True),
     ]
     batch = batch_of(*(members[i] for i in order))
-    for running in (batch.members, [*batch.members, member("d", start=0, tokens=0, prefill=True)]):
+    waiting = member("d", start=0, tokens=0, prefill=True)
+    for running in (batch.members, [*batch.members, waiting], batch.members[::-1]):
         scheduler = SimpleNamespace(running=[m.seq for m in running])
         decodes, prefill = mini.split(scheduler, batch)
         assert {seq.request_id for seq in decodes} == {"a", "b"}

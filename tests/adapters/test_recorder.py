@@ -149,6 +149,38 @@ def test_members_too_many_for_a_record_are_counted_only(tape: Tape) -> None:
     assert (small.flags, len(small["decode"])) == (0, 3)
 
 
+def test_a_decision_stands_alone_even_when_its_own_introductions_fill_the_segment(
+    tape: Tape,
+) -> None:
+    names: dict[int, str] = {}
+    first = True
+    switches = 0
+    for number in range(600):
+        crowd = [(f"{number}.{i}".ljust(150 + number % 100), 0, 1) for i in range(20)]
+        tape.recorder.scheduled(object(), decision(["a", "b"], prefill=crowd))
+        for record in tape.seen():
+            if record.name == "segment":
+                names, first, switches = {}, True, switches + 1
+            elif record.name == "live":
+                names[record["serial"]] = record["key_text"]
+            elif record.name == "scheduled":
+                assert first == (not record.flags & r.SAME_DECODES)
+                assert [names[serial] for serial, _, _ in record["prefill"]] == [
+                    name for name, _, _ in crowd
+                ]
+                first = False
+    assert switches > 30
+
+
+def test_live_before_a_preemption_tells_what_was_there_before_it(tape: Tape) -> None:
+    before = Progress(77, 3, None, 1, 2)
+    tape.recorder.preempted("a", at_ns=1, before=before, reason=3)
+    live, preempted = tape.seen("live", "preempted")
+    told = ("computed_tokens", "output_tokens", "cached_tokens", "preemptions", "phase")
+    assert tuple(live[field] for field in told) == before
+    assert preempted["lost_tokens"] == 77
+
+
 def test_drafts_and_prefill_members_keep_their_rows(tape: Tape) -> None:
     facts = decision(["a"], prefill=[("p", 0, 7)], drafts=[("a", 4)], deferred=[(2, 3, 1)])
     tape.recorder.scheduled(object(), facts)

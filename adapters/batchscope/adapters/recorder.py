@@ -250,13 +250,15 @@ class Recorder:
         self.level = level
         self._decodes.forget()
 
-    def _room(self, nbytes: int) -> None:
-        """Have so many bytes free in one segment; a new one stands alone."""
+    def _room(self, nbytes: int) -> bool:
+        """Have so many bytes free in one segment; True when it is a new one: it stands alone."""
         self._writer.reserve(nbytes)
-        if self._writer.segment != self._segment:
-            self._segment = self._writer.segment
-            self._book.forget()
-            self._decodes.new_segment()
+        if self._writer.segment == self._segment:
+            return False
+        self._segment = self._writer.segment
+        self._book.forget()
+        self._decodes.new_segment()
+        return True
 
     def _known(self, request: Any, at_ns: int, progress: Progress | None = None) -> int:
         self._room(EDGE_BYTES)
@@ -378,16 +380,19 @@ class Recorder:
         decodes = self._decodes
         decodes.follow(d.decodes)
         if d.prefill or d.drafts or decodes.introduced < len(decodes.serials):
-            rows += self._introduced(d)
-            self._room(tails + _FRAMED_BYTES)
+            named = self._introduced(d)
+            if self._room(tails + _FRAMED_BYTES):  # so many were new that they filled the segment
+                named = self._introduced(d)
+        else:
+            named = b""
         if decodes.told:
-            return SAME_DECODES, rows
-        n = 8 * len(d.deferred)
-        return 0, b"".join((rows[:n], decodes.serials.tobytes(), rows[n:]))
+            return SAME_DECODES, rows + named
+        return 0, b"".join((rows, decodes.serials.tobytes(), named))
 
     def _introduced(self, d: Decision) -> bytes:
         """Rows of the members that are named anyway; LIVE for some decodes still unknown."""
         known, at_ns = self._book.known, d.at_ns
+        self._head = 0 if d.head is None else known(d.head, at_ns=at_ns)
         rows = [_PREFILL_ROW.pack(known(r, at_ns=at_ns), start, n) for r, start, n in d.prefill]
         rows += [_PAIR_ROW.pack(known(r, at_ns=at_ns), n) for r, n in d.drafts]
         self._decodes.introduce(at_ns=at_ns, most=INTRODUCTIONS)
