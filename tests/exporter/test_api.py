@@ -113,7 +113,7 @@ def test_the_number_of_live_clients_is_bounded(http, served, monkeypatch):
 
 def test_probes_answer_and_say_why_the_store_is_down(http, served, monkeypatch):
     assert http.get("/healthz").json() == http.get("/readyz").json() == {"status": "ok"}
-    monkeypatch.setattr(served.pipeline, "store_error", "the disk is full")
+    monkeypatch.setattr(served.pipeline._writer, "error", "the disk is full")
     assert_problem(http.get("/readyz"), 503, "the disk is full")
     assert http.get("/healthz").status_code == 200
 

@@ -13,33 +13,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from batchscope.exporter import facts
 from batchscope.exporter.discover import Followed, discover, follow, restore
-from batchscope.exporter.errors import StoreError
-from batchscope.exporter.fold import RingFold
 from batchscope.exporter.offers import Offer, take_config
 from batchscope.exporter.pending import Rows
-from batchscope.exporter.retention import Bounds, retain
+from batchscope.exporter.retention import Bounds
 from batchscope.exporter.sinks import Sink, SinkThread
-from batchscope.exporter.store import Commit, Store
+from batchscope.exporter.store import RingState, Store
 from batchscope.exporter.views import EngineView, Key, merged, view
+from batchscope.exporter.writer import StoreThread
 from batchscope.schemas.records import NULL64
-from batchscope.schemas.ring import RingError, RingLocked, lock_exporter, retire
+from batchscope.schemas.ring import RingError, RingLocked, list_rings, lock_exporter, retire
 from batchscope.schemas.ring.folder import drop, prepare
 from batchscope.schemas.slo import Slo
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.02
+POLL_S = 0.08
 """Pause when no ring had anything: costs at most this in freshness."""
 DISCOVER_S = 0.5
 """How often the folder is listed and the life of quiet engines is checked."""
-RETAIN_S = 60.0
-RETRY_S = 1.0
 SNAPSHOT_SHARE = 10
 """Time between commits is at least this many snapshots long: they take <= 10 % of the thread."""
 
@@ -52,7 +48,7 @@ class Options:
     """
 
     slo: Slo | None = None
-    commit_s: float = 0.25
+    commit_s: float = 0.4
     queue_bytes: int = 64 << 20
     bounds: Bounds = field(default_factory=Bounds)
     group: str | None = None
@@ -74,7 +70,6 @@ class Pipeline:
         self.folder, self.store, self.options = folder, store, options
         self.refused: dict[Path, str] = {}
         self.faults: Counter[str] = Counter()
-        self.store_error: str | None = None
         self._wall, self._samples = wall, samples
         self._sinks = [SinkThread(name, s, self.faults) for name, s in (sinks or {}).items()]
         self._rings: dict[Path, Followed] = {}
@@ -82,19 +77,13 @@ class Pipeline:
         self._slo = options.slo
         self._inbox: list[facts.Row] = []
         self._slos: list[facts.Row] = []
-        self._changed = threading.Condition()
-        self._waiting: Offer | None = None
-        self._in_flight = 0
+        self._posting = threading.Lock()
         self._stopping = threading.Event()
-        self._ended = False
-        self._counts: Counter[Key] = Counter()
-        self._store_bytes = 0
         self._lag_ns = 0
         self._lock: int | None = None
+        self._next_look = self._next_commit = 0.0
         self._tail = threading.Thread(target=self._tail_loop, name="tail", daemon=True)
-        self._writer = threading.Thread(target=self._store_loop, name="store", daemon=True)
-
-    # life
+        self._writer = StoreThread(store, bounds=options.bounds, faults=self.faults, wall=wall)
 
     def start(self) -> None:
         """Take the folder, load what the store knows, begin. Raises RingLocked, StoreError."""
@@ -103,9 +92,9 @@ class Pipeline:
         hellos = self.store.hellos()
         self._ends = {h["ring_id"]: (h["state"], h["ended_unix_ns"]) for h in hellos}
         self._configs = {row[0] for row in self.store.rows("SELECT config_hash FROM configs")}
-        self._remember_past(hellos)
         self._announce_slo()
         self._discover()
+        self._remember_past(hellos)
         for sink in self._sinks:
             sink.start()
         self._tail.start()
@@ -115,10 +104,7 @@ class Pipeline:
         """Read what is there, commit it, let go. Bounded even when the store can't write."""
         self._stopping.set()
         self._tail.join(timeout_s)
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-        self._writer.join(timeout_s)
+        self._writer.close(timeout_s)
         for sink in self._sinks:
             sink.close()
         for ring in self._rings.values():
@@ -127,7 +113,10 @@ class Pipeline:
             drop(self._lock)
             self._lock = None
 
-    # what others ask
+    @property
+    def store_error(self) -> str | None:
+        """Why the store takes no rows at the moment, None while it does."""
+        return self._writer.error
 
     @property
     def slo(self) -> Slo | None:
@@ -142,20 +131,18 @@ class Pipeline:
         """Values of the catalogue's exporter scope, by (name, label values)."""
         values: dict[Key, int] = {
             ("store_queue_bytes", ()): self._backlog(),
-            ("store_up", ()): int(self.store_error is None),
-            ("store_bytes", ()): self._store_bytes,
             ("pipeline_lag_seconds", ()): self._lag_ns,
         }
-        values |= self._ring_counts()
+        values |= self._ring_counts() | self._writer.values()
         values |= {("collector_errors", (part,)): n for part, n in list(self.faults.items())}
         for sink in self._sinks:
             values |= sink.sink.values()
-        return values | dict(self._counts)
+        return values
 
     def mark(self, text: str, *, kind: str = "user", engine: str | None = None) -> facts.Row:
         """Put a mark on every chart, from the next commit on."""
         row = facts.mark(kind, text, unix_ns=self._wall(), engine=engine)
-        with self._changed:
+        with self._posting:
             self._inbox.append(row)
         return row
 
@@ -163,26 +150,36 @@ class Pipeline:
         """Another SLO from now on, as the next version. What is judged stays as it is."""
         version = 1 + (self._slo.version if self._slo else 0)
         fresh = replace(slo, version=version)
-        with self._changed:
+        with self._posting:
             self._slo = fresh
             self._slos.append(facts.slo(fresh, since_unix_ns=self._wall()))
         self.mark(f"{fresh.name} v{version}: {fresh}", kind="slo")
         return fresh
 
-    # tail thread
-
     def _tail_loop(self) -> None:
-        next_look = 0.0
         while not self._stopping.is_set():
-            now = time.monotonic()
-            busy = self._read_all()
-            if now >= next_look:
-                self._look_around()
-                next_look = now + DISCOVER_S
-            self._offer(now)
-            if not busy:
+            if not self._guarded("tail", self._round):
                 self._stopping.wait(POLL_S)
-        self._finish()
+        self._guarded("tail", self._finish)
+
+    def _guarded(self, part: str, work: Callable[[], bool | None]) -> bool:
+        """Whether there was work; a fault of ours is counted and said, the thread lives on."""
+        try:
+            return bool(work())
+        except Exception:
+            self.faults[part] += 1
+            log.exception("a fault in %s", part)
+            return False
+
+    def _round(self) -> bool:
+        """Read, look around when it is time, hand over; whether any ring had something."""
+        now = time.monotonic()
+        busy = self._read_all()
+        if now >= self._next_look:
+            self._look_around()
+            self._next_look = now + DISCOVER_S
+        self._offer(now)
+        return busy
 
     def _read_all(self) -> bool:
         """Poll every ring once; whether any had something."""
@@ -211,8 +208,7 @@ class Pipeline:
         self.refused[path] = f"{path.name}: {type(error).__name__} while folding"
         ring.end("dead", self._wall())
         ring.publish()
-        self._past.append(ring.view)
-        del self._rings[path]
+        self._leave(path, ring)
 
     def _look_around(self) -> None:
         try:
@@ -232,7 +228,6 @@ class Pipeline:
         self.refused = {p: why for p, why in self.refused.items() if p in broken} | refused
         for ring in fresh:
             log.info("following %s (%s)", ring.engine, ring.reader.path.name)
-            self._past = [v for v in self._past if v.ring_ids != (ring.ring_id,)]
             self._rings[ring.reader.path] = ring
 
     def _open(self, path: Path) -> Followed:
@@ -251,9 +246,13 @@ class Pipeline:
     def _retire(self, path: Path, ring: Followed) -> None:
         if not retire(path):
             return  # a read-only folder: its engine's next start sweeps it
-        self._past.append(ring.view)
-        del self._rings[path]
+        self._leave(path, ring)
         ring.reader.close()
+
+    def _leave(self, path: Path, ring: Followed) -> None:
+        """Follow it no longer; its counters stay."""
+        self._past = merged([*self._past, ring.view])
+        del self._rings[path]
 
     def _note_lag(self, rows: Rows) -> None:
         ends = rows.get("iterations", {}).get("unix_ns", ())
@@ -262,7 +261,7 @@ class Pipeline:
 
     def _offer(self, now: float) -> None:
         """Hand a snapshot to the store thread when it is free and one is due."""
-        if self._in_flight or now < self._next_commit:
+        if self._writer.in_flight or now < self._next_commit:
             return
         started = time.monotonic()
         made = self._snapshot()
@@ -270,15 +269,11 @@ class Pipeline:
             return
         took = time.monotonic() - started
         self._next_commit = now + min(1.0, max(self.options.commit_s, SNAPSHOT_SHARE * took))
-        with self._changed:
-            self._waiting, self._in_flight = made, max(1, made.nbytes)
-            self._changed.notify_all()
-
-    _next_commit = 0.0
+        self._writer.offer(made)
 
     def _snapshot(self) -> Offer | None:
         extra = self._samples() if self._samples else {}
-        with self._changed:
+        with self._posting:
             made = Offer(marks=self._inbox, slos=self._slos, rows=[extra] if extra else [])
             self._inbox, self._slos = [], []
         for path, ring in list(self._rings.items()):
@@ -301,77 +296,17 @@ class Pipeline:
         deadline = time.monotonic() + 3.0
         while self._read_all() and time.monotonic() < deadline:
             pass
-        with self._changed:
-            self._changed.wait_for(lambda: not self._in_flight, timeout=3.0)
+        self._writer.wait_until_free(3.0)
         self._next_commit = 0.0
         self._offer(time.monotonic())
 
     def _backlog(self) -> int:
-        return self._in_flight + sum(ring.nbytes for ring in list(self._rings.values()))
+        return self._writer.in_flight + sum(ring.nbytes for ring in list(self._rings.values()))
 
     def _ring_counts(self) -> dict[Key, int]:
         seen = Counter(ring.state for ring in list(self._rings.values()))
         seen["refused"] = len(self.refused)
         return {("rings", (s,)): seen[s] for s in ("live", "closed", "dead", "refused")}
-
-    # store thread
-
-    def _store_loop(self) -> None:
-        next_retain = time.monotonic() + RETAIN_S
-        while (made := self._next_offer()) is not None:
-            if self._store(made) and time.monotonic() >= next_retain:
-                self._retain()
-                next_retain = time.monotonic() + RETAIN_S
-
-    def _next_offer(self) -> Offer | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._ended)
-            made, self._waiting = self._waiting, None
-            return made
-
-    def _store(self, made: Offer) -> bool:
-        """Commit until it holds; gives up only when the exporter ends."""
-        commit = cache(made.commit)
-        while not self._try(commit):
-            if self._stopping.wait(RETRY_S) and not self._try(commit):
-                return False
-        made.settle()
-        for table, rows in commit().appended.items():
-            self._counts["stored_rows", (table,)] += rows.num_rows
-        with self._changed:
-            self._in_flight = 0
-            self._changed.notify_all()
-        return True
-
-    def _try(self, commit: Callable[[], Commit]) -> bool:
-        started = time.monotonic_ns()
-        try:
-            self.store.commit(commit())
-            self._store_bytes = self.store.used_bytes()
-        except Exception as error:  # noqa: BLE001 (StoreError, or rows that don't fit: seen, kept)
-            self._say_down(error)
-            return False
-        if self.store_error:
-            log.warning("the store takes rows again")
-        self.store_error = None
-        self._counts["store_commits", ()] += 1
-        self._counts["store_commit_seconds", ()] += time.monotonic_ns() - started
-        return True
-
-    def _say_down(self, error: Exception) -> None:
-        why = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-        if self.store_error is None:
-            log.error("%s; rows are kept and tried again every %g s", why, RETRY_S)
-        self.store_error = why
-        self.faults["store"] += 1
-
-    def _retain(self) -> None:
-        try:
-            retain(self.store, self.options.bounds, now_unix_ns=self._wall())
-        except StoreError as error:
-            self._say_down(error)
-
-    # start
 
     def _take_folder(self) -> None:
         try:
@@ -384,11 +319,9 @@ class Pipeline:
 
     def _remember_past(self, hellos: list[dict[str, Any]]) -> None:
         """Counters of rings that are gone, so that a restart of the exporter resets none."""
-        for hello in hellos:
-            stored = self._states.get(hello["ring_uuid"])
-            if stored is not None:
-                _, fold = restore(stored, hello=hello, slo=None)
-                self._past.append(_past_view(hello, fold))
+        here = {path.stem for path in list_rings(self.folder)}
+        gone = [h for h in hellos if h["ring_uuid"] in self._states.keys() - here]
+        self._past = merged(_past_view(h, self._states[h["ring_uuid"]]) for h in gone)
 
     def _announce_slo(self) -> None:
         """Number the SLO: the stored version while its targets are the same, else the next one."""
@@ -403,7 +336,8 @@ class Pipeline:
             self._slos.append(facts.slo(self._slo, since_unix_ns=self._wall()))
 
 
-def _past_view(hello: Mapping[str, Any], fold: RingFold) -> EngineView:
+def _past_view(hello: Mapping[str, Any], stored: RingState) -> EngineView:
+    _, fold = restore(stored, hello=hello, slo=None)
     known = dict(hello) | {"unix_ns": hello["attached_unix_ns"]}
     state = "closed" if hello["state"] == "closed" else "dead"
     return view(known, hello["ring_id"], state=state, totals=fold.totals, gauges=fold.gauges)

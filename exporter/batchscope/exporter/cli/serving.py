@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import threading
@@ -106,7 +107,8 @@ def _pushed(
 
 def _options(config: Config) -> Options:
     bounds = Bounds(config["keep_size"], round(config["keep_days"] * DAY_NS))
-    return Options(slo=config["slo"], queue_bytes=config["queue"], bounds=bounds)
+    group = os.environ.get("BATCHSCOPE_GROUP")  # the engines' own variable: no setting of ours
+    return Options(slo=config["slo"], queue_bytes=config["queue"], bounds=bounds, group=group)
 
 
 def _serve(service: Service, listener: socket.socket, config: Config) -> None:
