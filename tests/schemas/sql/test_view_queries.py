@@ -136,3 +136,11 @@ def test_no_points_at_all_is_one_bucket(world: duckdb.DuckDBPyConnection, name: 
 @pytest.mark.parametrize("name", [name for name, params in CASES.items() if "rows" in params])
 def test_negative_row_limits_are_none(world: duckdb.DuckDBPyConnection, name: str) -> None:
     assert ask(world, name, **{**CASES[name], "rows": -1}).num_rows == 0
+
+
+def test_an_idle_engine_decays_to_idle_though_its_last_decision_had_company() -> None:
+    quiet = {**TABLES, "requests_open": [], "runs_open": [], "iterations_open": []}
+    with database(quiet) as db:
+        now = ask(db, "now", **RANGE).to_pylist()[0]
+    assert (now["running"], now["waiting"]) == (0, 0)
+    assert now["kv_used_blocks"] is None

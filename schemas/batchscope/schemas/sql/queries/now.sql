@@ -4,7 +4,8 @@
 -- param: from_ns BIGINT
 -- param: to_ns BIGINT
 -- Rates are over the part of the window in which the engine was attached. The state is that of the
--- newest decision of the last hour of each live ring, summed; NULL when there is none.
+-- newest decision of the last hour of each live ring, summed; NULL when there is none. No decision says
+-- that an engine went idle: none runs or waits beyond those that live, and KV use is unknown then.
 WITH rings AS (
     SELECT ring_id, attached_unix_ns, state FROM engines
     WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
@@ -34,13 +35,18 @@ span AS (
     WHERE ring_id IN (SELECT ring_id FROM rings WHERE state = 'live')
       AND unix_ns > $to_ns - 3600000000000 AND unix_ns <= $to_ns
     GROUP BY ring_id
+), living AS (
+    SELECT ring_id, count(*) AS live FROM requests_open WHERE finished_at_ns IS NULL GROUP BY ring_id
+), settled AS (
+    SELECT last, coalesce(live, 0) AS live FROM newest LEFT JOIN living USING (ring_id)
 ), state AS (
-    SELECT sum(last.r)::BIGINT AS running, sum(last.w)::BIGINT AS waiting,
-           sum(last.u)::BIGINT AS kv_used_blocks, sum(last.e)::BIGINT AS kv_evictable_blocks,
+    SELECT sum(least(last.r, live))::BIGINT AS running, sum(least(last.w, live))::BIGINT AS waiting,
+           sum(last.u) FILTER (live > 0)::BIGINT AS kv_used_blocks,
+           sum(last.e) FILTER (live > 0)::BIGINT AS kv_evictable_blocks,
            sum(last.t)::BIGINT AS kv_total_blocks, max(last.b)::BIGINT AS budget_tokens,
            count(*) FILTER (last.open) AS in_flight,
            min(last.since) FILTER (last.open) AS in_flight_since_unix_ns
-    FROM newest
+    FROM settled
 ), lost AS (
     SELECT count(*) AS preemptions, coalesce(sum(lost_tokens), 0)::BIGINT AS preempted_tokens
     FROM preemptions
