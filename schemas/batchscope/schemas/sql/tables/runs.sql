@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS runs (
     tokens_each UINTEGER NOT NULL,   -- tokens scheduled in each step
     emitted_each UINTEGER,           -- tokens emitted in each step; NULL when they differ
     emitted UINTEGER[],              -- per step when they differ (speculative decoding), else NULL
-    context_first UINTEGER NOT NULL, -- KV tokens computed before the first step
+    context_first UINTEGER,           -- KV tokens computed before the first step; NULL: unknown after a loss
     unix_ns BIGINT NOT NULL,         -- completion of the last step on the wall clock
     batch_id UBIGINT NOT NULL
 );

@@ -1,0 +1,136 @@
+"""KV tokens held and token slots wasted, summed over requests, at every completion.
+
+Waste of a request is ceil(context / B) * B - context: from contexts, not from blocks used, which
+goes negative where prefixes are shared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from batchscope.exporter.fold.contexts import Contexts
+from batchscope.exporter.fold.layout import FAR, NULL, Ints, spread
+from batchscope.exporter.fold.steps import Steps
+from batchscope.exporter.fold.work import Work
+
+
+def held(work: Work, steps: Steps, contexts: Contexts) -> None:
+    """Fill context and waste of the completed batches: NULL while some context is unknown.
+
+    Called before the contexts are written back: the roll still says what was held at the begin.
+    """
+    done = work.completions
+    n = len(done)
+    if not n:
+        return
+    before, after = _first_step(work, steps, contexts)
+    where = _next_completion(work, steps.pos)
+    left = np.flatnonzero(work.ends < FAR)
+    at_end = _final(work, steps, contexts)[left]
+    gone = np.searchsorted(done.pos, work.ends[left], side="right")
+    newly = np.flatnonzero(work.births >= 0)
+    born = np.searchsorted(done.pos, work.births[newly])
+    start = work.rows["ctx"].copy()
+    old = np.delete(start, newly)
+    changes = (
+        (where, before, after),
+        (gone, at_end, np.zeros(len(left), np.int64)),
+        (born, np.zeros(len(newly), np.int64), start[newly]),
+    )
+    context = _summed(n, _known(old).sum(), [(w, _known(b), _known(a)) for w, b, a in changes])
+    unknown = _summed(
+        n, (old == NULL).sum(), [(w, 1 * (b == NULL), 1 * (a == NULL)) for w, b, a in changes]
+    )
+    _grow(context, steps, before)
+    clear = unknown == 0
+    rows = done.rows
+    work.flight["context"][rows] = np.where(clear, context, NULL)
+    if work.block_tokens:
+        size = work.block_tokens
+        waste = _summed(
+            n,
+            _waste(old, size).sum(),
+            [(w, _waste(b, size), _waste(a, size)) for w, b, a in changes],
+        )
+        _waste_of_blocks(waste, steps, before, size)
+        work.flight["waste"][rows] = np.where(clear, waste, NULL)
+
+
+def _first_step(work: Work, steps: Steps, contexts: Contexts) -> tuple[Ints, Ints]:
+    """What the first completion of each entry changes; entries with more are grown after it."""
+    before, after = contexts.before.copy(), contexts.after.copy()
+    stale = np.flatnonzero(contexts.stale)
+    before[stale] = after[stale]
+    elsewhere = np.flatnonzero((steps.kind == 0) & ~contexts.stale)
+    heads = np.zeros(len(steps), bool)
+    heads[steps.heads] = True
+    first = elsewhere[heads[elsewhere]]
+    before[first] = work.rows["ctx"][steps.actor[first]]
+    many = np.flatnonzero(steps.times > 1)
+    known = after[many] != NULL
+    after[many] = np.where(known, contexts.before[many] + steps.emitted[many], NULL)
+    return before, after
+
+
+def _next_completion(work: Work, pos: Ints) -> Ints:
+    return np.searchsorted(work.completions.pos, pos)
+
+
+def _final(work: Work, steps: Steps, contexts: Contexts) -> Ints:
+    """Context of each request at the end of the piece."""
+    out = work.rows["ctx"].copy()
+    lasts = steps.lasts if len(steps) else steps.heads
+    out[steps.actor[lasts]] = contexts.after[lasts]
+    return out
+
+
+def _known(contexts: Ints) -> Ints:
+    return np.where(contexts == NULL, 0, contexts)
+
+
+def _waste(contexts: Ints, size: int) -> Ints:
+    return -_known(contexts) % size
+
+
+def _summed(n: int, base: int, changes: list[tuple[Ints, Ints, Ints]]) -> Ints:
+    """A sum over requests at each of n completions, from its changes (where, before, after)."""
+    where = np.concatenate([w for w, _, _ in changes])
+    change = np.concatenate([a - b for _, b, a in changes])
+    steps = np.bincount(where, change, n + 1)[:n].astype(np.int64)
+    return int(base) + np.cumsum(steps)
+
+
+def _grow(context: Ints, steps: Steps, before: Ints) -> None:
+    """One token more per member and completion, in the blocks of identical completions."""
+    starts, times = steps.blocks
+    growing = (steps.times > 1) & (before != NULL)
+    members = np.bincount(steps.j[growing], minlength=len(context)).astype(np.int64)
+    more = times - 1
+    growth = np.zeros(len(context) + 1, np.int64)
+    growth[spread(starts + 1, more)] = np.repeat(members[starts], more)
+    context += np.cumsum(growth)[:-1]
+
+
+def _waste_of_blocks(waste: Ints, steps: Steps, before: Ints, size: int) -> None:
+    """The same for waste: it falls by one per token and jumps back when a new block begins.
+
+    Members count by context modulo the block size, so a block of completions costs size x size.
+    """
+    starts, times = steps.blocks
+    many = np.flatnonzero(steps.times > 1)
+    if not len(many):
+        return
+    number = np.full(len(waste), -1, np.int64)
+    number[starts] = np.arange(len(starts))
+    known = before[many] != NULL
+    slot = number[steps.j[many]] * size + before[many] % size
+    counts = np.bincount(slot[known], minlength=len(starts) * size).reshape(len(starts), size)
+    ages = np.arange(size)
+    wasted = counts @ (-(ages[:, None] + ages[None, :] + 1) % size)
+    more = times - 1
+    block = np.repeat(np.arange(len(starts)), more)
+    age = spread(np.ones(len(starts), np.int64), more)
+    change = wasted[block, age % size] - wasted[block, (age - 1) % size]
+    growth = np.zeros(len(waste) + 1, np.int64)
+    growth[spread(starts + 1, more)] = change
+    waste += np.cumsum(growth)[:-1]

@@ -1,0 +1,230 @@
+"""Requests at their end, and as they stand: every column of the requests table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from batchscope.exporter.audit import E2E_TOLERANCE_NS
+from batchscope.exporter.fold.edges import due
+from batchscope.exporter.fold.layout import GONE, IN_FLIGHT, NULL, Ints, Rows, table
+from batchscope.exporter.fold.quantiles import QUANTILES, settle
+from batchscope.exporter.fold.state import State
+from batchscope.exporter.fold.verdicts import judge
+from batchscope.exporter.fold.work import Work
+from batchscope.schemas import records as r
+from batchscope.schemas.reasons import FinishReason, words
+
+_REASONS = words(FinishReason)
+_COPIED = {
+    "serial": "serial",
+    "priority": "priority",
+    "prompt_tokens": "prompt",
+    "max_tokens": "max_tokens",
+    "arrived_at_ns": "arrived",
+    "first_scheduled_at_ns": "first_sched",
+    "first_token_at_ns": "first_token",
+    "last_token_at_ns": "last_token",
+    "arrived_unix_ns": "arrived_unix",
+    "prefill_tokens": "prefill",
+    "decode_tokens": "decode",
+    "output_tokens": "out",
+    "cached_tokens": "cached",
+    "cached_on_resume_tokens": "cached_resume",
+    "recomputed_tokens": "recomputed",
+    "steps": "steps",
+    "preemptions": "preemptions",
+    "lost_tokens": "lost",
+    "deferrals": "deferrals",
+    "in_step_ns": "in_step",
+    "broken": "broken",
+}
+_OF_THE_END = (
+    *("finished_at_ns", "finish_reason", "engine_output_tokens", "e2e_ns", "tpot_ns"),
+    *(f"{name}_ns" for name in (*QUANTILES, "tbt_max")),
+    *("verdict", "slo_version", "engine_queue_ns", "engine_ttft_ns", "engine_e2e_ns"),
+)
+
+
+def finish(work: Work) -> None:
+    """Write the requests that ended, in order of their ends; they leave the roll's next state."""
+    finished = work.piece.of(r.FINISHED)
+    quantiles = settle(work, work.leavers)
+    if finished is None or not len(work.leavers):
+        return
+    rows, which, state = work.rows[work.leavers], work.finished, work.state
+    told = {
+        "finished_at_ns": finished.wide("at_ns")[which],
+        "finish_reason": finished.wide("reason")[which],
+        "engine_output_tokens": finished.wide("output_tokens")[which],
+        **{
+            name: finished.wide(name, r.NULL64)[which]
+            for name in ("engine_queue_ns", "engine_ttft_ns", "engine_e2e_ns")
+        },
+    }
+    told["finish_reason"][told["finish_reason"] == 0] = FinishReason.UNKNOWN.code
+    unix = told["finished_at_ns"] + work.offsets.at(finished.pos[which])
+    _write(work, rows, told, unix, quantiles)
+    _audit(work, rows, told)
+    _bury(work, finished.pos[which])
+    for serial in rows["serial"].tolist():
+        state.texts.pop(serial, None)
+
+
+def end_unknown(work: Work, leavers: Ints, *, at: int, unix: int) -> None:
+    """End requests whose own end nobody saw."""
+    n = len(leavers)
+    work.leavers = leavers
+    quantiles = settle(work, leavers)
+    if not n:
+        return
+    nothing = np.full(n, NULL, np.int64)
+    told = dict.fromkeys(
+        ("engine_output_tokens", "engine_queue_ns", "engine_ttft_ns", "engine_e2e_ns"), nothing
+    )
+    told["finished_at_ns"] = np.full(n, at)
+    told["finish_reason"] = np.full(n, FinishReason.UNKNOWN.code)
+    work.rows["broken"][leavers] = 1
+    _write(work, work.rows[leavers], told, np.full(n, unix), quantiles)
+
+
+def _write(
+    work: Work, rows: Rows, told: dict[str, Ints], unix: Ints, quantiles: dict[str, Ints]
+) -> None:
+    columns = _facts(work.state, rows, work.slo is not None and work.slo.deadlines is not None)
+    columns |= told | {f"{name}_ns": values for name, values in quantiles.items()}
+    columns["unix_ns"] = unix
+    e2e = _since(rows["last_token"], rows["arrived"])
+    columns["e2e_ns"] = e2e
+    columns["tpot_ns"] = _tpot(rows)
+    columns["verdict"] = judge(work, columns)
+    _name_slo(work, columns, len(rows))
+    work.emit("requests", **columns)
+    _count(work, rows, columns)
+
+
+def _facts(state: State, rows: Rows, has_deadlines: bool) -> dict[str, Any]:  # noqa: FBT001
+    """What is true of a request at any time."""
+    columns: dict[str, Any] = {name: rows[field].copy() for name, field in _COPIED.items()}
+    columns |= _identity(state, rows)
+    columns["queue_ns"] = _since(rows["first_sched"], rows["arrived"])
+    columns["ttft_ns"] = _since(rows["first_token"], rows["arrived"])
+    known = has_deadlines & (rows["arrived"] != NULL) & (rows["broken"] == 0)
+    columns["on_time_tokens"] = np.where(known, rows["on_time"], NULL)
+    return columns
+
+
+def _since(end: Ints, begin: Ints) -> Ints:
+    """End - begin, never negative, NULL when either is unknown."""
+    known = (end != NULL) & (begin != NULL)
+    return np.where(known, np.maximum(end - np.where(known, begin, 0), 0), NULL)
+
+
+def _tpot(rows: Rows) -> Ints:
+    span = _since(rows["last_token"], rows["first_token"])
+    known = (span != NULL) & (rows["out"] >= 2) & (rows["gaps_ok"] == 1)
+    return np.where(known, span // np.maximum(rows["out"] - 1, 1), NULL)
+
+
+def _identity(state: State, rows: Rows) -> dict[str, list[str | None]]:
+    texts = [state.texts.get(serial, (None, None)) for serial in rows["serial"].tolist()]
+    return {
+        "request_key": [t[0] or k for t, k in zip(texts, _hex(rows["key"]), strict=True)],
+        "external_key": [t[1] or k for t, k in zip(texts, _hex(rows["external"]), strict=True)],
+        "trace_id": _traces(rows),
+        "parent_span_id": [None if not n else f"{n & _U64:016x}" for n in rows["parent"].tolist()],
+        **{
+            name: [state.strings.get(n) for n in rows[name].tolist()]
+            for name in ("model", "lora", "tenant")
+        },
+    }
+
+
+_U64 = 2**64 - 1
+
+
+def _hex(keys: Ints) -> list[str | None]:
+    return [None if key == NULL else f"{key & _U64:016x}" for key in keys.tolist()]
+
+
+def _traces(rows: Rows) -> list[str | None]:
+    halves = zip(rows["trace_hi"].tolist(), rows["trace_lo"].tolist(), strict=True)
+    return [f"{hi & _U64:016x}{lo & _U64:016x}" if hi or lo else None for hi, lo in halves]
+
+
+def _name_slo(work: Work, columns: dict[str, Any], n: int) -> None:
+    slo = work.slo
+    columns["slo"] = [None if slo is None else slo.name] * n
+    columns["slo_version"] = np.full(n, NULL if slo is None else slo.version, np.int64)
+
+
+def _count(work: Work, rows: Rows, columns: dict[str, Any]) -> None:
+    totals = work.state.totals
+    for code, n in enumerate(np.bincount(columns["finish_reason"]).tolist()):
+        known = code if 0 < code < len(_REASONS) else FinishReason.UNKNOWN.code
+        totals.count("requests_finished", n, str(_REASONS[known]))
+    e2e = columns["e2e_ns"]
+    totals.observe("request_duration_seconds", e2e[e2e != NULL])
+
+
+def _audit(work: Work, rows: Rows, told: dict[str, Ints]) -> None:
+    """What only holds for requests that were seen whole."""
+    whole = np.flatnonzero((rows["broken"] == 0) & (rows["named"] == 1))
+    rows, judge_ = rows[whole], work.state.audit.judge
+    said = told["engine_output_tokens"][whole]
+    serials = rows["serial"]
+    judge_(
+        "tokens_emitted",
+        rows["out"] == said,
+        lambda i: f"request {serials[i]}: {rows['out'][i]} tokens seen, the engine says {said[i]}",
+    )
+    _audit_prefill(work, rows)
+    ours = _since(rows["last_token"], rows["arrived"])
+    theirs = told["engine_e2e_ns"][whole]
+    both = np.flatnonzero((ours != NULL) & (theirs != NULL))
+    judge_(
+        "engine_e2e",
+        ours[both] <= theirs[both] + E2E_TOLERANCE_NS,
+        lambda i: (
+            f"request {serials[both[i]]}: {ours[both[i]]} ns, the engine says {theirs[both[i]]}"
+        ),
+    )
+
+
+def _audit_prefill(work: Work, rows: Rows) -> None:
+    """Prefill = sum over admissions of what each had to compute, less what was left."""
+    running = rows["wait"] == 0
+    expected = rows["due"] + np.where(running, due(rows["ctx"], rows["target"], rows["hit"]), 0)
+    told = np.flatnonzero((rows["hit"] != NULL) | (rows["steps"] == 0))
+    rows, expected = rows[told], expected[told]
+    work.state.audit.judge(
+        "prefill_sum",
+        rows["fresh"] == expected,
+        lambda i: f"request {rows['serial'][i]}: {rows['fresh'][i]} prefilled, {expected[i]} due",
+    )
+
+
+def _bury(work: Work, pos: Ints) -> None:
+    """Keep for a while who finished: batches in flight may still hold it."""
+    rows = work.rows[work.leavers]
+    gone = table(
+        GONE,
+        serial=rows["serial"],
+        until=work.next_id(pos) - 1 + IN_FLIGHT,
+        ctx=rows["ctx"],
+        first_preempt=rows["first_preempt"],
+    )
+    work.state.gone = np.concatenate([work.state.gone, gone])
+
+
+def open_rows(state: State, slo: bool) -> dict[str, Any]:  # noqa: FBT001
+    """Live requests as they stand; what only the end tells is NULL."""
+    rows = state.live
+    n = len(rows)
+    columns = _facts(state, rows, slo)
+    nothing = np.full(n, NULL, np.int64)
+    columns |= {name: nothing.copy() for name in _OF_THE_END}
+    columns["unix_ns"] = np.full(n, max(state.unix, 0), np.int64)
+    columns["slo"] = [None] * n
+    return columns

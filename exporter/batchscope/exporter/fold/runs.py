@@ -1,0 +1,399 @@
+"""Runs: consecutive identical steps of one request as one row.
+
+A run ends where phase, tokens, context or the distance between its iterations change; its row is
+cut every 4,096 steps. Only decode steps of several tokens may emit unevenly within a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from batchscope.exporter.fold.contexts import Contexts
+from batchscope.exporter.fold.layout import EMITTED, FAR, NULL, RUN_STEPS, Bools, Ints, Rows, table
+from batchscope.exporter.fold.state import State
+from batchscope.exporter.fold.steps import PREEMPT, Steps
+from batchscope.exporter.fold.work import Work
+
+PREFILL, DECODE = 1, 2
+"""Wire codes of Phase."""
+UNEVEN = -1
+"""In place of the tokens emitted in each step, when they differ."""
+
+_KEPT = ("first", "n", "stride", "phase", "recompute", "tokens", "e", "ctx", "unix", "admission")
+RUN = np.dtype([(name, "<i8") for name in ("actor", "pos", *_KEPT)])
+"""A run: `pos` is where it ended, FAR: it goes on."""
+Tails = dict[int, list[npt.NDArray[np.int64]]]
+"""request -> tokens of the steps of its open run so far, where they differ."""
+
+
+@dataclass
+class Groups:
+    """Steps of one run within the piece: entries `first` to `last` of Steps (edges in between don't
+    count), `total` steps; `goes_on`: they continue the request's open run; `gap`, `second_gap`:
+    distance of iterations before its first and second entry.
+    """
+
+    first: Ints
+    last: Ints
+    total: Ints
+    goes_on: Bools
+    gap: Ints
+    second_gap: Ints
+    follower: Ints
+    """Position of the step that begins the request's next run, FAR: none here."""
+    bounds: tuple[Ints, Ints, Ints]
+    """(entries that are steps, first, last + 1 of each group in them)"""
+
+
+def runs(work: Work, steps: Steps, contexts: Contexts) -> None:
+    """Write the runs that end in this piece; the open ones stay in the roll."""
+    tails = _tails(work)
+    done: list[Rows] = []
+    texts: list[npt.NDArray[np.int64] | None] = []
+    at = np.flatnonzero(steps.kind < PREEMPT)
+    if len(at):
+        groups = _groups(work, steps, contexts, at)
+        found = _rows(work, steps, contexts, groups)
+        _replace(work, steps, groups, tails=tails, done=done, texts=texts)
+        _settle(work, steps, groups, found, tails=tails, done=done, texts=texts)
+        _keep_last(work, steps, at)
+    _close(work, np.sort(work.leavers), work.ends, tails=tails, done=done, texts=texts)
+    write(work, done, texts)
+    _keep_tails(work, tails)
+
+
+def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
+    rows, actor = work.rows, steps.actor[at]
+    head = np.diff(actor, prepend=-1) != 0
+    gap = np.diff(steps.first[at], prepend=0)
+    gap[1:] -= steps.times[at][:-1] - 1
+    gap[head] = steps.first[at][head] - rows["last_step"][actor[head]]
+    begins = _begins(work, steps, at, head=head, gap=gap, hard=_differs(work, steps, contexts, at))
+    first = np.flatnonzero(begins | head)
+    end = np.append(first[1:], len(at))
+    same = np.append(actor[first[1:]] == actor[first[:-1]], False)
+    following = np.append(steps.pos[at[first[1:]]], FAR)
+    second = np.minimum(first + 1, len(at) - 1)
+    return Groups(
+        first=at[first],
+        last=at[end - 1],
+        total=np.add.reduceat(steps.times[at], first),
+        goes_on=~begins[first],
+        gap=gap[first],
+        second_gap=np.where(end - first > 1, gap[second], 0),
+        follower=np.where(same, following, FAR),
+        bounds=(at, first, end),
+    )
+
+
+def _differs(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Bools:
+    """Which steps can't continue the run before them, whatever their distance."""
+    rows, actor = work.rows, steps.actor[at]
+    heads = np.flatnonzero(np.diff(actor, prepend=-1))
+    phase = np.where(steps.kind[at] == 1, PREFILL, DECODE)
+    tokens, emitted = steps.tokens[at], steps.emitted[at]
+    start, who = steps.start[at], actor[heads]
+    ends = rows["run_ctx"][who] + rows["run_n"][who] * rows["run_tokens"][who]
+    out = _changed(phase, rows["run_phase"][who], heads)
+    out |= _changed(tokens, rows["run_tokens"][who], heads)
+    out |= _changed(contexts.recompute[at].astype(np.int64), rows["run_recompute"][who], heads)
+    out |= _changed(contexts.admission[at], rows["run_admission"][who], heads)
+    out |= _changed(emitted, rows["run_e"][who], heads) & ((phase == PREFILL) | (tokens == 1))
+    prefill = np.flatnonzero(phase == PREFILL)
+    expected = np.concatenate([[0], (start + tokens)[:-1]])
+    expected[heads] = ends
+    out[prefill] |= start[prefill] != expected[prefill]
+    return out
+
+
+def _changed(values: Ints, before: Ints, heads: Ints) -> Bools:
+    """Where a column differs from the entry before, at the heads from what the roll says."""
+    out = np.empty(len(values), bool)
+    out[1:] = values[1:] != values[:-1]
+    out[heads] = values[heads] != before
+    return out
+
+
+def _begins(work: Work, steps: Steps, at: Ints, *, head: Bools, gap: Ints, hard: Bools) -> Bools:
+    """Which steps begin a run.
+
+    A run takes its stride from its second step; after that another distance ends it. So of
+    successive changes of distance every other one begins a run: parity since the last sure step.
+    """
+    many = steps.times[at] > 1
+    heads = np.flatnonzero(head)
+    changed = np.empty(len(at), bool)
+    changed[1:] = gap[1:] != gap[:-1]
+    stride = work.rows["run_stride"][steps.actor[at[heads]]]
+    changed[heads] = (stride != 0) & (gap[heads] != stride)
+    sure = hard | head | ~changed
+    sure[1:] |= many[:-1]
+    index = np.arange(len(at))
+    latest = np.maximum.accumulate(np.where(sure, index, 0))
+    begun = (hard | changed)[latest]
+    return ((index - latest + begun) & 1).astype(bool)
+
+
+def _rows(work: Work, steps: Steps, contexts: Contexts, groups: Groups) -> Rows:
+    """One run per group, what the roll has of it included."""
+    first, rows = groups.first, work.rows
+    out = np.zeros(len(first), RUN)
+    out["actor"] = actor = steps.actor[first]
+    prefill = steps.kind[first] == 1
+    grows = groups.goes_on & (rows["run_n"][actor] > 0)
+    context = np.where(prefill, steps.start[first], contexts.before[first])
+    final = steps.j[groups.last] + steps.times[groups.last] - 1
+    out["pos"] = groups.follower
+    out["first"] = np.where(grows, rows["run_first"][actor], steps.first[first])
+    out["n"] = groups.total + np.where(grows, rows["run_n"][actor], 0)
+    out["stride"] = _strides(work, steps, groups)
+    out["phase"] = np.where(prefill, PREFILL, DECODE)
+    out["recompute"], out["tokens"] = contexts.recompute[first], steps.tokens[first]
+    out["e"] = _evenness(work, steps, groups, grows)
+    out["ctx"] = np.where(grows, rows["run_ctx"][actor], context)
+    out["unix"] = work.completions.unix[final]
+    out["admission"] = contexts.admission[first]
+    return out
+
+
+def _strides(work: Work, steps: Steps, groups: Groups) -> Ints:
+    """Distance of the iterations, 0 while there is but one step."""
+    known = np.where(groups.goes_on, work.rows["run_stride"][steps.actor[groups.first]], 0)
+    told = np.where(groups.goes_on, groups.gap, groups.second_gap)
+    own = np.where(~groups.goes_on & (steps.times[groups.first] > 1), 1, told)
+    return np.where(known != 0, known, own)
+
+
+def _evenness(work: Work, steps: Steps, groups: Groups, grows: Bools) -> Ints:
+    """Tokens emitted in each step, or UNEVEN."""
+    emitted = steps.emitted[groups.first]
+    uneven = np.zeros(len(emitted), bool)
+    several = (steps.tokens[groups.first] > 1) & (steps.kind[groups.first] == 0)
+    if several.any():
+        at, first, _ = groups.bounds
+        low = np.minimum.reduceat(steps.emitted[at], first)
+        high = np.maximum.reduceat(steps.emitted[at], first)
+        before = work.rows["run_e"][steps.actor[groups.first]]
+        uneven = several & ((low != high) | (grows & (before != low)))
+    return np.where(uneven, UNEVEN, emitted)
+
+
+def _settle(
+    work: Work,
+    steps: Steps,
+    groups: Groups,
+    found: Rows,
+    *,
+    tails: Tails,
+    done: list[Rows],
+    texts: list[npt.NDArray[np.int64] | None],
+) -> None:
+    """Ended runs to `done`, open ones to the roll; the long and the uneven ones one by one."""
+    special = (found["n"] >= RUN_STEPS) | (found["e"] == UNEVEN)
+    plain = found[~special]
+    ended = plain[plain["pos"] < FAR]
+    done.append(ended)
+    texts.extend([None] * len(ended))
+    _to_roll(work, plain[plain["pos"] == FAR])
+    for i in np.flatnonzero(special).tolist():
+        _settle_one(
+            work, steps, groups, found[i : i + 1].copy(), i, tails=tails, done=done, texts=texts
+        )
+
+
+def _settle_one(
+    work: Work,
+    steps: Steps,
+    groups: Groups,
+    run: Rows,
+    i: int,
+    *,
+    tails: Tails,
+    done: list[Rows],
+    texts: list[npt.NDArray[np.int64] | None],
+) -> None:
+    """Cut one run every 4,096 steps and keep what remains."""
+    at, first, end = groups.bounds
+    entries = at[first[i] : end[i]]
+    actor, n = int(run["actor"][0]), int(run["n"][0])
+    before = n - int(groups.total[i])
+    emitted = _emitted(work, steps, run, entries, before, tails)
+    upto = np.cumsum(steps.times[entries])
+    stride, close = int(run["stride"][0]), int(run["pos"][0])
+    for begin in range(0, n, RUN_STEPS):
+        part = run.copy()
+        part["n"] = size = min(RUN_STEPS, n - begin)
+        part["first"] += begin * stride
+        part["ctx"] = _grown(run, emitted, begin)
+        own = emitted[begin : begin + size]
+        part["e"] = own[0] if (own == own[0]).all() else UNEVEN
+        if size == RUN_STEPS:
+            j = _step_at(steps, entries, upto, begin + size - before)
+            part["unix"], part["pos"] = work.completions.unix[j], work.completions.pos[j]
+        if size == RUN_STEPS or close < FAR:
+            done.append(part)
+            texts.append(own if part["e"] == UNEVEN else None)
+            continue
+        _to_roll(work, part)
+        if part["e"] == UNEVEN:
+            tails[actor] = [own]
+    if n % RUN_STEPS == 0 and close == FAR:
+        _to_roll(work, _emptied(run, emitted))
+
+
+def _emptied(run: Rows, emitted: Ints) -> Rows:
+    """A run that goes on behind a cut, without a step yet."""
+    out = run.copy()
+    several = (run["tokens"] > 1) & (run["phase"] == DECODE)
+    out["ctx"] = _grown(run, emitted, len(emitted))
+    out["n"], out["first"] = 0, NULL
+    out["e"] = np.where(several, 0, emitted[-1])
+    return out
+
+
+def _emitted(work: Work, steps: Steps, run: Rows, entries: Ints, before: int, tails: Tails) -> Ints:
+    """Tokens of every step of the run, those of earlier pieces first."""
+    actor = int(run["actor"][0])
+    own = np.repeat(steps.emitted[entries], steps.times[entries])
+    if not before:
+        tails.pop(actor, None)
+        return own
+    earlier = tails.pop(actor, [np.full(before, work.rows["run_e"][actor])])
+    return np.concatenate([*earlier, own])
+
+
+def _grown(run: Rows, emitted: Ints, steps: int) -> int:
+    """Context after so many steps of the run, NULL when it is unknown at its begin."""
+    start = int(run["ctx"][0])
+    if run["phase"][0] == PREFILL:
+        return start + steps * int(run["tokens"][0])
+    return start if start == NULL else start + int(emitted[:steps].sum())
+
+
+def _step_at(steps: Steps, entries: Ints, upto: Ints, number: int) -> int:
+    """Completion of the number-th step (from 1) of some entries."""
+    e = int(np.searchsorted(upto, number))
+    return int(steps.j[entries[e]] + steps.times[entries[e]] - 1 - (upto[e] - number))
+
+
+def _to_roll(work: Work, open_runs: Rows) -> None:
+    for name in _KEPT:
+        work.rows[f"run_{name}"][open_runs["actor"]] = open_runs[name]
+
+
+def from_roll(work: Work, actors: Ints, pos: Ints) -> Rows:
+    """The open runs of some requests, ended at `pos`."""
+    out = np.zeros(len(actors), RUN)
+    out["actor"], out["pos"] = actors, pos
+    for name in _KEPT:
+        out[name] = work.rows[f"run_{name}"][actors]
+    return out[(out["phase"] != 0) & (out["n"] > 0)]
+
+
+def _close(
+    work: Work,
+    actors: Ints,
+    ends: Ints,
+    *,
+    tails: Tails,
+    done: list[Rows],
+    texts: list[npt.NDArray[np.int64] | None],
+) -> None:
+    """End the runs of requests that left."""
+    ended = from_roll(work, actors, ends[actors])
+    done.append(ended)
+    texts.extend(_text(int(run["actor"]), int(run["e"]), tails) for run in ended)
+
+
+def _replace(
+    work: Work,
+    steps: Steps,
+    groups: Groups,
+    *,
+    tails: Tails,
+    done: list[Rows],
+    texts: list[npt.NDArray[np.int64] | None],
+) -> None:
+    """End the open runs that another run follows."""
+    actors = steps.actor[groups.first]
+    follows = (np.diff(actors, prepend=-1) != 0) & ~groups.goes_on
+    ends = np.full(len(work.rows), FAR, np.int64)
+    ends[actors[follows]] = steps.pos[groups.first[follows]]
+    _close(work, actors[follows], ends, tails=tails, done=done, texts=texts)
+
+
+def _text(actor: int, e: int, tails: Tails) -> npt.NDArray[np.int64] | None:
+    tail = tails.pop(actor, None)
+    return np.concatenate(tail) if e == UNEVEN and tail else None
+
+
+def write(work: Work, done: list[Rows], texts: list[npt.NDArray[np.int64] | None]) -> None:
+    """Rows of `runs`, in order of their ends."""
+    rows = np.concatenate([np.zeros(0, RUN), *done])
+    if not len(rows):
+        return
+    order = np.lexsort((rows["actor"], rows["pos"]))
+    rows = rows[order]
+    serials = work.roll.serials[rows["actor"]]
+    work.emit("runs", **columns(serials, rows), emitted=[texts[i] for i in order.tolist()])
+
+
+def columns(serials: Ints, rows: Rows) -> dict[str, Ints]:
+    """Columns of the runs table but `emitted`."""
+    return {
+        "serial": serials,
+        "first_iteration": rows["first"].copy(),
+        "n_iterations": rows["n"].copy(),
+        "stride": np.maximum(rows["stride"], 1),
+        "phase": rows["phase"].copy(),
+        "recompute": rows["recompute"].copy(),
+        "tokens_each": rows["tokens"].copy(),
+        "emitted_each": np.where(rows["e"] == UNEVEN, NULL, rows["e"]),
+        "context_first": rows["ctx"].copy(),
+        "unix_ns": rows["unix"].copy(),
+    }
+
+
+def state_columns(state: State) -> dict[str, Any]:
+    """Open runs as rows."""
+    live = state.live[(state.live["run_phase"] != 0) & (state.live["run_n"] > 0)]
+    rows = np.zeros(len(live), RUN)
+    for name in _KEPT:
+        rows[name] = live[f"run_{name}"]
+    texts: list[npt.NDArray[np.int64] | None] = [None] * len(live)
+    for i in np.flatnonzero(rows["e"] == UNEVEN).tolist():
+        texts[i] = state.emitted["tokens"][state.emitted["serial"] == live["serial"][i]]
+    return {**columns(live["serial"].copy(), rows), "emitted": texts}
+
+
+def _keep_last(work: Work, steps: Steps, at: Ints) -> None:
+    last = at[np.flatnonzero(np.diff(steps.actor[at], append=-1))]
+    work.rows["last_step"][steps.actor[last]] = steps.first[last] + steps.times[last] - 1
+
+
+def _tails(work: Work) -> Tails:
+    """Uneven emissions of earlier pieces, by request."""
+    kept = work.state.emitted
+    if not len(kept):
+        return {}
+    kept = kept[np.argsort(kept["serial"], kind="stable")]
+    starts = np.flatnonzero(np.diff(kept["serial"], prepend=-1))
+    actors = work.roll.find(kept["serial"][starts]).tolist()
+    parts = np.split(kept["tokens"], starts[1:])
+    return {actor: [part] for actor, part in zip(actors, parts, strict=True)}
+
+
+def _keep_tails(work: Work, tails: Tails) -> None:
+    parts = [
+        table(
+            EMITTED,
+            serial=np.full(sum(map(len, tail)), work.roll.serials[actor]),
+            tokens=np.concatenate(tail),
+        )
+        for actor, tail in sorted(tails.items())
+    ]
+    work.state.emitted = np.concatenate([np.zeros(0, EMITTED), *parts])
