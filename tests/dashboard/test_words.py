@@ -6,7 +6,6 @@ from batchscope.dashboard import words
 from batchscope.dashboard.palette import KV, P50, P99, PHASES, REASONS, VERDICTS, reason_colour
 from batchscope.schemas.reasons import DeferralReason, Verdict
 
-
 MAIN_REASONS = ("token_budget", "max_requests", "kv_blocks", "preemption")
 GLANCE = [*PHASES.values(), P50, P99, KV["used"], VERDICTS["met"], VERDICTS["missed"]]
 GLANCE += [REASONS[reason] for reason in MAIN_REASONS]

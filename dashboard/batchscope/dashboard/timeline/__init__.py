@@ -30,12 +30,17 @@ def swimlane(figure: Mapping[str, Any], *, key: str, on_pick: Handler) -> None:
     _component("swimlane")(data=figure, key=key, on_pick_change=on_pick)
 
 
+def histogram(figure: Mapping[str, Any], *, key: str) -> None:
+    """A distribution on a logarithmic axis."""
+    _component("histogram")(data=figure, key=key)
+
+
 def board(figure: Mapping[str, Any], *, key: str) -> None:
     """Tiles of the Now page."""
     _component("board")(data=figure, key=key)
 
 
-_CLASSES = {"panes": "timeline", "swimlane": "swimlane", "board": "board"}
+_CLASSES = {"panes": "timeline", "swimlane": "swimlane", "board": "board", "histogram": "histogram"}
 
 
 @cache

@@ -10,7 +10,7 @@ import streamlit as st
 
 from batchscope.dashboard import timeline, words
 from batchscope.dashboard.client import ClientError
-from batchscope.dashboard.figures import column
+from batchscope.dashboard.figures import column, histogram
 from batchscope.dashboard.figures import swimlane as lanes
 from batchscope.dashboard.figures import timeline as panes
 from batchscope.dashboard.figures.tables import iteration_table, member_table
@@ -115,6 +115,7 @@ def _draw(engine: selection.Engine) -> None:
         st.info("No iteration completed in this range. Choose a longer one, or go back out.")
         return
     _membership(scope, rows, shown=shown if clipped else (from_ns, to_ns))
+    _distribution(scope)
     _tables(scope, rows, clipped=clipped)
 
 
@@ -142,6 +143,15 @@ def _membership(scope: dict[str, Any], rows: pa.Table, *, shown: tuple[int, int]
         st.caption(hidden)
     figure = lanes.swimlane(rows, members, lost, shown=shown, selected=_selected())
     timeline.swimlane(figure, key=LANES, on_pick=_lane_picked)
+
+
+def _distribution(scope: dict[str, Any]) -> None:
+    query = selection.client().query
+    buckets, latency = query("tbt_histogram", **scope), query("latency", **scope)
+    st.markdown("**Time between tokens in this range**")
+    st.caption(histogram.summary(buckets, latency))
+    if figure := histogram.histogram(buckets, latency):
+        timeline.histogram(figure, key="tbt")
 
 
 def _tables(scope: dict[str, Any], rows: pa.Table, *, clipped: bool) -> None:
