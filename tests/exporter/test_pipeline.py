@@ -324,6 +324,21 @@ def test_retention_by_age_deletes_what_is_older(rig):
     store.close()
 
 
+def test_the_state_of_rings_long_gone_is_dropped_but_not_their_position(rig):
+    load, pipeline = rig.engine(), rig.exporter()
+    steps(load, 10)
+    rig.leave(load)
+    until(lambda: not list(rig.folder.glob("*.ring")))
+    rig.running.remove(pipeline)
+    pipeline.stop()
+    (before,) = pipeline.store.ring_states().values()
+    retain(pipeline.store, Bounds(max_age_ns=1), now_unix_ns=time.time_ns())
+    (after,) = pipeline.store.ring_states().values()
+    assert (after.seq, after.byte_pos, after.blob) == (before.seq, before.byte_pos, b"")
+    pipeline.store.close()
+    assert iterations_total(rig.exporter()) == 0
+
+
 def test_an_idle_exporter_does_not_commit(rig):
     load, pipeline = rig.engine(), rig.exporter()
     load.put(EMPTY, at_ns=1, first_ns=1, schedules=1)
@@ -334,3 +349,20 @@ def test_an_idle_exporter_does_not_commit(rig):
     while time.monotonic() < deadline:
         assert pipeline.store.batch == batch
         threading.Event().wait(0.05)
+
+
+def test_a_ring_whose_fold_fails_is_named_and_disturbs_no_other(rig, monkeypatch):
+    pipeline = rig.exporter()
+    bad, good = rig.engine(2), rig.engine(1)
+    steps(bad, 5)
+    until(lambda: count(pipeline, "all_iterations") == 5)
+    (ring,) = [r for r in pipeline._rings.values() if r.engine == "synthetic-2"]
+    monkeypatch.setattr(ring.fold, "fold", None)
+    steps(bad, 5)
+    steps(good, 10)
+    until(lambda: pipeline.refused)
+    assert "TypeError while folding" in next(iter(pipeline.refused.values()))
+    until(lambda: count(pipeline, "all_iterations") == 15)
+    assert pipeline.exporter_values()["collector_errors", ("fold",)] == 1
+    states = {one.labels["engine"]: one.state for one in pipeline.engines()}
+    assert states == {"synthetic-1": "live", "synthetic-2": "refused"}

@@ -206,7 +206,7 @@ class Pipeline:
         log.exception("ring %s can't be followed any further", path.name)
         self.faults["fold"] += 1
         self.refused[path] = f"{path.name}: {type(error).__name__} while folding"
-        ring.end("dead", self._wall())
+        ring.state = "refused"
         ring.publish()
         self._leave(path, ring)
 

@@ -31,7 +31,9 @@ def retain(store: Store, bounds: Bounds, *, now_unix_ns: int) -> int:
     """Delete what exceeds the bounds; how many rows went. Store thread only."""
     gone = 0
     if bounds.max_age_ns is not None:
-        gone += _cut(store, (*DETAIL, *SUMMARY), before_unix_ns=now_unix_ns - bounds.max_age_ns)
+        oldest = now_unix_ns - bounds.max_age_ns
+        gone += _cut(store, (*DETAIL, *SUMMARY), before_unix_ns=oldest)
+        store.thin_states(before_unix_ns=oldest)
     for _ in range(MAX_ROUNDS):
         if bounds.max_bytes is None or not _exceeds(store, bounds.max_bytes):
             break

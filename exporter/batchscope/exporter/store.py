@@ -226,6 +226,14 @@ class Store:
         sql = f"DELETE FROM {table} WHERE unix_ns < $before"  # noqa: S608
         return int(self._run(sql, {"before": before_unix_ns})[0][0])
 
+    def thin_states(self, *, before_unix_ns: int) -> None:
+        """Drop the folds of rings that ended before an instant; their positions stay."""
+        self._run(
+            "UPDATE ring_state SET blob = ''::BLOB, fold_version = 0 WHERE fold_version <> 0 AND"
+            " ring_id IN (SELECT ring_id FROM engines WHERE ended_unix_ns < $before)",
+            {"before": before_unix_ns},
+        )
+
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file and free what was deleted. Store thread only."""
         self._run("CHECKPOINT")

@@ -25,7 +25,7 @@ _BOUNDED_BY_LIVE = ("running_requests", "waiting_requests")
 class EngineView:
     """One label set: hello and gauges of its newest ring, totals summed over all its rings.
 
-    labels: engine, model_name, dp_rank, role (text, "" unknown). state: live, closed, dead.
+    labels: engine, model_name, dp_rank, role (text, "" unknown). state: live, closed, dead, refused.
     """
 
     labels: Mapping[str, str]
@@ -60,8 +60,11 @@ def settled(gauges: Mapping[Key, int], state: str) -> dict[Key, int]:
     """Gauges as they are true now.
 
     The last decision's figures go stale when an engine idles or dies (no further decision says so):
-    none runs or waits beyond those that live, and a dead engine holds nothing.
+    none runs or waits beyond those that live, a dead engine holds nothing, and of one that can't be
+    followed any more (refused) nothing is known.
     """
+    if state == "refused":
+        return {}
     live = gauges.get(("live_requests", ()))
     known = {key: _bounded(key, value, live) for key, value in gauges.items()}
     if state == "live":
