@@ -23,14 +23,14 @@ class Decodes:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._requests: list[Any] = []
+        self.requests: list[Any] = []
         self.serials: array[int] = array("I")
         self.introduced = 0
         self.told = False
 
     def forget(self) -> None:
         """Nobody is known: let all objects go."""
-        self._requests = []
+        self.requests = []
         self.serials = array("I")
         self.new_segment()
 
@@ -44,22 +44,20 @@ class Decodes:
         index = _position(self.serials, serial)
         if index < 0:
             return
-        del self._requests[index], self.serials[index]
+        del self.requests[index], self.serials[index]
         self.introduced -= index < self.introduced
         self.told = False
 
     def follow(self, decodes: Sequence[Any]) -> None:
-        """Take over the members of a new decision."""
-        known = self._requests
-        if decodes == known:
-            return
+        """Take over the members of a new decision, other than those of the last."""
+        known = self.requests
         self.told = False
         joined = decodes[len(known) :]
         if decodes[: len(known)] == known:
             known.extend(joined)
             self.serials.extend(self._book.all_serials(joined))
             return
-        self._requests = list(decodes)
+        self.requests = list(decodes)
         self.serials = self._book.all_serials(decodes)
         self.introduced = len(decodes) if self._book.knows_all(self.serials) else 0
 
@@ -67,7 +65,7 @@ class Decodes:
         """Write LIVE for the next ones that this segment doesn't know, at most `most`."""
         while most and self.introduced < len(self.serials):
             if not self._book.knows(self.serials[self.introduced]):
-                self._book.known(self._requests[self.introduced], at_ns=at_ns)
+                self._book.known(self.requests[self.introduced], at_ns=at_ns)
                 most -= 1
             self.introduced += 1
 

@@ -117,10 +117,10 @@ def on_update_entry(watch: Any, *_: Any, **__: Any) -> None:
 def on_update(watch: Any, times: Times, _result: Any, batch: Any, tokens: Any) -> None:
     """update(batch, tokens) -> the finished."""
     recorder = watch.recorder
-    gone: set[str] = set()
+    gone = _NOBODY
     if recorder.departed:
         iteration = recorder.in_flight(batch)
-        gone = {r for r, last in recorder.departed.items() if last >= iteration}
+        gone = frozenset(r for r, last in recorder.departed.items() if last >= iteration)
     recorder.completed(batch, at_ns=times[0], emitted=emissions(batch, tokens, gone))
 
 
@@ -170,8 +170,8 @@ def decision(scheduler: Any, batch: Any, *, at_ns: int, schedule_ns: int) -> Dec
         len(scheduler.running),
         waiting,
         decodes,
-        [(m.seq, m.start, m.tokens) for m in prefill],
-        drafts(batch, len(decodes)),
+        [(m.seq, m.start, m.tokens) for m in prefill] if prefill else (),
+        () if batch.num_decode_tokens == len(decodes) else drafts(batch),
         deferred(code, waiting) if code and waiting else (),
         NULL32 if batch.budget is None else batch.budget,
         0,
@@ -212,10 +212,8 @@ def last_prefill(batch: Any) -> list[Any] | None:
     return None if left else found[::-1]
 
 
-def drafts(batch: Any, n_decodes: int) -> list[tuple[Any, int]]:
-    """Decode members with other than one token: none while there are as many tokens as members."""
-    if batch.num_decode_tokens == n_decodes:
-        return []
+def drafts(batch: Any) -> list[tuple[Any, int]]:
+    """Decode members with other than one token."""
     return [(m.seq, m.tokens) for m in batch.members if not m.is_prefill and m.tokens != 1]
 
 
@@ -227,7 +225,7 @@ def deferred(stop: int, waiting: int) -> tuple[tuple[int, int, int], ...]:
     return rows if waiting > 1 else rows[:1]
 
 
-def emissions(batch: Any, tokens: Mapping[str, int], gone: set[str]) -> list[tuple[Any, int]]:
+def emissions(batch: Any, tokens: Mapping[str, int], gone: frozenset[str]) -> list[tuple[Any, int]]:
     """(member, 0) for each that did not emit one token: none came, or it was `gone` before."""
     members = batch.members
     silent = len(members) - len(tokens)
@@ -300,6 +298,7 @@ def weights(runner: Any, model: Any) -> dict[str, int]:
     }
 
 
+_NOBODY: frozenset[str] = frozenset()
 _CODES = reasons.codes(DeferralReason)
 _PREFILL, _DECODE = reasons.Phase.PREFILL.code, reasons.Phase.DECODE.code
 _UNKNOWN = _CODES[DeferralReason.UNKNOWN]
