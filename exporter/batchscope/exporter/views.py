@@ -25,7 +25,7 @@ _BOUNDED_BY_LIVE = ("running_requests", "waiting_requests")
 class EngineView:
     """One label set: hello and gauges of its newest ring, totals summed over all its rings.
 
-    labels: engine, model_name, dp_rank, role (text, "" unknown). state: live, closed, dead, refused.
+    labels: engine, model_name, dp_rank, role ("" unknown). state: live, closed, dead, refused.
     """
 
     labels: Mapping[str, str]

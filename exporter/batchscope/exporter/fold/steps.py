@@ -52,7 +52,7 @@ class Steps:
     @property
     def lasts(self) -> Ints:
         """Last entry of each request."""
-        return np.append(self.heads[1:], len(self)) - 1
+        return np.append(self.heads[1:], len(self))[: len(self.heads)] - 1
 
 
 def steps_of(work: Work) -> Steps:
