@@ -118,6 +118,7 @@ def _break_off(work: Work) -> None:
         suspect(state)
         work.roll.rows["suspect"] = 1
     if bye is not None:
+        work.ends = np.full(len(work.roll), bye.pos[0], np.int64)
         at = int(bye.fields["at_ns"][0])
         unix = at + int(work.offsets.at(bye.pos)[0])
         requests.end_unknown(work, np.arange(len(work.roll)), at=at, unix=unix)
