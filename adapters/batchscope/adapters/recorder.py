@@ -39,9 +39,9 @@ from batchscope.schemas.records import (
 from batchscope.schemas.ring import LEVEL_MEMBERS, RingWriter, framed
 
 MOST_INTRODUCTIONS = 16
-"""LIVE records per iteration for decode members that a new segment doesn't know: 2, or a hundredth of
-the members. One takes 8 us, and segments switch so often that 16 each time would be the engine's
-p99; 2 each time would not come to the end of 2,000 members before the next switch."""
+"""LIVE records per iteration for decode members that a new segment doesn't know: 2, or a hundredth
+of the members. One takes 4 us, and segments switch so often that 16 each time would be the
+engine's p99; 2 each time would not reach the end of 2,000 members before the next switch."""
 IN_FLIGHT = 64
 """Batches between schedule and update that are remembered; far more than any engine pipelines."""
 POSTED = 1024
