@@ -54,8 +54,8 @@ def test_goodput_stands_beside_throughput(drawn: dict[str, Any]) -> None:
 
 
 def test_slots_are_shown_against_their_limit(drawn: dict[str, Any]) -> None:
-    assert read(drawn, "Running") == ["2 of 2 slots"]
-    assert tile(drawn, "Running")["bar"][0]["ratio"] == 1.0
+    assert read(drawn, "Running") == ["1 of 2 slots"]
+    assert tile(drawn, "Running")["bar"][0]["ratio"] == 0.5
 
 
 def test_violations_and_losses_are_warned_of(drawn: dict[str, Any]) -> None:

@@ -37,6 +37,19 @@ def test_a_refusal_is_one_sentence_with_the_exporters_own_words(client: Client) 
         client.query("now", engine="a", from_ns="soon", to_ns=1)
 
 
+def test_rings_that_cannot_be_followed_are_named(client: Client) -> None:
+    assert client.refused() == []
+
+
+def test_another_server_at_the_address_is_not_taken_for_an_exporter(client: Client) -> None:
+    stranger = Client(f"{client.url}/log?")
+    with pytest.raises(ClientError, match="is not a batchscope exporter"):
+        stranger.refused()
+    with pytest.raises(ClientError, match="is not a batchscope exporter"):
+        stranger.query("now")
+    stranger.close()
+
+
 def test_silence_is_told_apart_from_refusal() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     nobody = Client(url)

@@ -41,6 +41,11 @@ def test_a_small_share_is_never_shown_as_nothing(ratio: float | None, text: str)
     assert words.percent(ratio) == text
 
 
+def test_ages_get_coarser_the_longer_they_are() -> None:
+    ages = [words.age(seconds * 1e9) for seconds in (0.21, 100, 240, 3 * 3600, 12 * 86_400)]
+    assert ages == ["0.2 s", "100.0 s", "4 min", "3 h", "12 days"]
+
+
 def test_unknown_parts_have_no_share() -> None:
     assert words.share(None, 10) is None
     assert words.share(3, None) is None

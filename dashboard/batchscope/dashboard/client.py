@@ -13,6 +13,7 @@ import pyarrow as pa
 
 DEFAULT_URL = "http://127.0.0.1:9477"
 ARROW = "application/vnd.apache.arrow.stream"
+NOT_OURS = "What answers at {url} is not a batchscope exporter."
 TIMEOUT_S = 12.0
 """A little more than the exporter's own limit on a query, so that its answer is the one shown."""
 
@@ -31,7 +32,7 @@ class Client:
     """A connection to one exporter. Thread-safe, as httpx.Client is."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        headers = {"Accept": ARROW, **({"Authorization": f"Bearer {token}"} if token else {})}
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url.rstrip("/")
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S)
 
@@ -46,8 +47,23 @@ class Client:
         Raises ClientError.
         """
         given = {key: str(value) for key, value in params.items() if value is not None}
+        return _table(self._get(f"/api/v1/query/{name}", given, accept=ARROW))
+
+    def refused(self) -> list[str]:
+        """Rings that the exporter can't follow, one reason each. Raises ClientError."""
         try:
-            response = self._http.get(f"/api/v1/query/{name}", params=given)
+            rings = self._get("/api/v1/engines", {}, accept="application/json").json()["refused"]
+        except (ValueError, KeyError, TypeError):
+            raise ClientError(NOT_OURS.format(url=self.url)) from None
+        return [str(ring["reason"]) for ring in rings]
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def _get(self, path: str, params: Mapping[str, str], *, accept: str) -> httpx.Response:
+        try:
+            response = self._http.get(path, params=params, headers={"Accept": accept})
         except httpx.TimeoutException:
             raise ClientError(
                 f"The exporter at {self.url} took more than {TIMEOUT_S:g} s."
@@ -56,11 +72,7 @@ class Client:
             raise Unreachable(f"No exporter answers at {self.url}.") from None
         if response.status_code != httpx.codes.OK:
             raise ClientError(_refusal(response))
-        return _table(response)
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._http.close()
+        return response
 
 
 def _table(response: httpx.Response) -> pa.Table:
@@ -68,9 +80,8 @@ def _table(response: httpx.Response) -> pa.Table:
         with pa.ipc.open_stream(response.content) as stream:
             return stream.read_all()
     except pa.ArrowInvalid:
-        raise ClientError(
-            f"What answers at {response.url.host} is not a batchscope exporter."
-        ) from None
+        url = f"{response.url.scheme}://{response.url.netloc.decode()}"
+        raise ClientError(NOT_OURS.format(url=url)) from None
 
 
 def _refusal(response: httpx.Response) -> str:

@@ -35,6 +35,15 @@ def duration(ns: float | None) -> tuple[str, str]:
     return f"{ns:.0f}", "ns"
 
 
+def age(ns: float) -> str:
+    """How long ago, coarser the longer: 0.2 s, 4 min, 3 h, 12 days."""
+    seconds = ns / 1e9
+    for scale, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * scale:
+            return f"{seconds / scale:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 def duration_text(ns: float | None) -> str:
     """Number and unit in one string."""
     return " ".join(part for part in duration(ns) if part)

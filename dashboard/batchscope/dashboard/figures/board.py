@@ -46,7 +46,7 @@ def status(engine: Row, now: Row) -> Figure:
     tone, state = liveness(engine, now)
     last = engine["last_iteration_unix_ns"]
     age = None if last is None else max(0, engine["server_unix_ns"] - last)
-    seen = "no iteration yet" if age is None else f"last iteration {words.duration_text(age)} ago"
+    seen = "no iteration yet" if age is None else f"last iteration {words.age(age)} ago"
     version = " ".join(filter(None, (engine["kind"], engine["version"])))
     restarts = f" · {words.plural(engine['rings'] - 1, 'restart')}" if engine["rings"] > 1 else ""
     return {

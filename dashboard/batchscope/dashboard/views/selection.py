@@ -52,8 +52,19 @@ def engines() -> list[Engine]:
     else:
         if not found:
             _say("No engine is attached", HOW_TO_ATTACH, icon=":material/hourglass_empty:")
+        _warn_of_refused()
         return list(found)
     return []
+
+
+def _warn_of_refused() -> None:
+    """An engine that is there and can't be followed must not look like one that isn't there."""
+    try:
+        refused = client().refused()
+    except ClientError:
+        return
+    for reason in refused[:3]:
+        st.warning(f"The exporter can't follow a ring: {reason}", icon=":material/warning:")
 
 
 def _say(sentence: str, advice: str, *, icon: str) -> None:
