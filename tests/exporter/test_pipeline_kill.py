@@ -109,5 +109,9 @@ def test_a_killed_engine_leaves_everything_up_to_its_last_decision(tmp_path, eng
     columns = [c for c in tables.columns("engines") if c != "batch_id"]
     (row,) = seen["engines"]
     assert dict(zip(columns, row, strict=True))["state"] == "dead"
-    assert len(seen["iterations"]) == 300
+    columns = list(tables.columns("iterations"))
+    at = columns.index("iteration_id"), columns.index("completed_at_ns")
+    ended = {row[at[0]]: row[at[1]] for row in seen["iterations"] + seen["iterations_open"]}
+    assert len(ended) == 301
+    assert [iteration for iteration, when in ended.items() if when is None] == [301]
     assert [mark[0] for mark in seen["marks"]] == ["attach", "dead", "slo"][: len(seen["marks"])]

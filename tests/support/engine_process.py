@@ -2,8 +2,8 @@
 
     python -m tests.support.engine_process FOLDER ITERATIONS PAUSE_S SEED [stay]
 
-Prints the ring's path when it is there. With `stay` it waits for its stdin to close before it
-leaves without a goodbye; else it says BYE and ends.
+Prints the ring's path when it is there. With `stay` it leaves a batch in flight and waits to be
+killed; else it says BYE and ends.
 """
 
 import random
@@ -135,6 +135,7 @@ def main(folder, iterations, pause_s, seed, stay=""):
         load.step()
         time.sleep(float(pause_s))
     if stay:
+        load.schedule([], list(load.running))  # in flight when it dies
         print("written", flush=True)
         sys.stdin.read()
         return
