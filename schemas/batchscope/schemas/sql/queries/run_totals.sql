@@ -37,8 +37,9 @@ SELECT
     (SELECT count(*) FROM reqs WHERE coalesce(arrived_unix_ns, $from_unix_ns) >= $from_unix_ns) AS arrived,
     (SELECT count(*) FROM done WHERE finish_reason IN ('stop', 'length')) AS finished,
     (SELECT count(*) FROM done WHERE finish_reason = 'abort') AS aborted,
-    (SELECT count(*) FROM done WHERE finish_reason NOT IN ('stop', 'length', 'abort')) AS failed,
-    (SELECT count(*) FROM reqs WHERE finish_reason IS NULL) AS live,
+    (SELECT count(*) FROM done WHERE finish_reason IN ('error', 'shed')) AS failed,
+    -- alive when last seen: `unknown` is the end of those that we stopped looking at
+    (SELECT count(*) FROM reqs WHERE finish_reason IS NULL OR finish_reason = 'unknown') AS live,
     coalesce((SELECT sum(prefill_tokens) FROM its), 0) AS prefill_tokens,
     coalesce((SELECT sum(decode_tokens) FROM its), 0) AS decode_tokens,
     coalesce((SELECT sum(output_tokens) FROM its), 0) AS output_tokens,
