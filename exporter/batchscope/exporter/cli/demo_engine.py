@@ -64,8 +64,8 @@ TENANT_SEEDS = {"chat": 1, "code": 2}
 def main(argv: list[str]) -> int:
     """Run until SIGTERM, SIGINT, the time given, or the parent's death; print the totals."""
     spec = json.loads(argv[0])
-    stop = _Stop(spec["parent"], spec["seconds"])
     engine, handle = _observed_engine(spec)
+    stop = _Stop(spec["parent"], spec["seconds"])
     tenants = list(_tenants(spec))
     print(json.dumps({"ready": True}), flush=True)
     _loop(engine, tenants, stop)
