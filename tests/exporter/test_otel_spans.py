@@ -154,6 +154,13 @@ def test_a_cancel_is_no_success_and_no_error_and_a_failure_is_an_error() -> None
     assert failed.attributes["error.type"] == "error"
 
 
+def test_a_word_that_only_a_newer_adapter_knows_is_left_out() -> None:
+    row = request(1, arrived=0, finished=80 * MS, finish_reason=250)
+    (span,) = spans(Tracer(RING), requests=[row])
+    assert "batchscope.request.finish_reason" not in span.attributes
+    assert span.attributes["gen_ai.response.finish_reasons"] == ["unknown"]
+
+
 def test_a_request_that_was_here_before_us_starts_at_the_first_instant_that_is_known() -> None:
     row = request(1, arrived=NULL64, finished=80 * MS, first_token_at_ns=30 * MS)
     (span,) = spans(Tracer(RING), requests=[row])

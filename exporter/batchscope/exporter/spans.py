@@ -228,7 +228,7 @@ class Tracer:
         attributes = {**self.engine, **_attributes(row, ITERATION_ATTRIBUTES)}
         attributes["batchscope.iteration.links_left_out"] = max(0, len(linked) - MAX_LINKS)
         end = row["unix_ns"]
-        name = f"iteration {words(Phase)[row['phase']]}"
+        name = f"iteration {_word(row, 'phase', Phase)}"
         links = tuple(self._to_request(*link) for link in _first_links(linked))
         return Span("iteration", name, *ids, 0, end - max(took, 0), end, attributes, links)
 
@@ -289,14 +289,20 @@ def _attributes(row: Mapping[str, Any], wanted: Sequence[Attribute]) -> dict[str
 
 def _value(attribute: Attribute, value: Any) -> Value | None:
     if attribute.enum is not None:
-        return words(attribute.enum)[int(value)]
+        return _spelled(attribute.enum, value)
     if attribute.column in _KEYS and isinstance(value, int):
         return f"{value % 2**64:016x}"
     return float(value / 1e9) if attribute.seconds else cast("Value", value)
 
 
+def _spelled(enum: type[Word], code: int) -> str | None:
+    """The word of a code; None for one that only a newer adapter knows."""
+    known = words(enum)
+    return known[code] if 0 <= code < len(known) else None
+
+
 def _word(row: Mapping[str, Any], column: str, enum: type[Word]) -> str | None:
-    return words(enum)[row[column]] if _known(row, column) else None
+    return _spelled(enum, row[column]) if _known(row, column) else None
 
 
 def _column(table: Table, name: str) -> np.ndarray:
