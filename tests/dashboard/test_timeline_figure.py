@@ -82,6 +82,11 @@ def test_the_strip_names_what_admission_stopped_at(figure: dict[str, Any]) -> No
     assert ["KV blocks", REASONS["kv_blocks"]] in figure["strip"]["keys"]
 
 
+def test_a_stop_covers_its_iteration_up_to_its_completion(figure: dict[str, Any]) -> None:
+    slots = next(s for s in figure["strip"]["segments"] if s[3] == "request slots")
+    assert slots[:2] == pytest.approx([at(141) / 1e6, at(161) / 1e6], abs=0.01)
+
+
 def test_neighbours_of_one_reason_become_one_segment() -> None:
     joined = panes.merged([[0, 1, "red", "a"], [1, 2, "red", "a"], [2, 3, "blue", "b"]])
     assert joined == [[0, 2, "red", "a"], [2, 3, "blue", "b"]]

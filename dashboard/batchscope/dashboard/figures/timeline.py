@@ -17,6 +17,8 @@ from batchscope.dashboard.figures import Figure, column, ms
 
 Row = dict[str, Any]
 Values = list[float | None]
+LONG_STEPS = 10
+"""An iteration may take this many times the usual and its decision still counts as in force."""
 BREAK_BUCKETS = 4
 """A hole wider than this many buckets (and than two of the intervals around) is drawn as a hole."""
 
@@ -47,7 +49,7 @@ def timeline(
     return {
         "range": [ms(from_ns), ms(to_ns)],
         "panes": [{"x": x, **pane} for pane in panes],
-        "strip": stops_strip(answers["admission_stops"]),
+        "strip": stops_strip(answers["admission_stops"], shades),
         "shades": shades,
         "marks": marks,
         "window": [ms(at) for at in window] if window else None,
@@ -214,34 +216,43 @@ def kv_percent(row: Row) -> dict[str, float | None]:
     }
 
 
-def stops_strip(stops: pa.Table) -> Figure:
-    """What admission stopped at, bucket by bucket: the reason of most decisions."""
+def stops_strip(stops: pa.Table, lost: Sequence[list[Any]]) -> Figure:
+    """What admission stopped at, bucket by bucket: the reason of most decisions.
+
+    `lost` are the shaded stretches: no decision is drawn into them.
+    """
     leading: dict[int, Row] = {}
     for row in stops.to_pylist():  # the query puts the most frequent of a bucket first
         leading.setdefault(row["unix_ns"], row)
-    segments = [
-        [
-            ms(at),
-            ms(end),
-            palette.reason_colour(row["admission_stop"]),
-            words.reason(row["admission_stop"]),
-        ]
-        for (at, row), end in zip(leading.items(), _ends(list(leading.values())), strict=True)
-    ]
-    seen = dict.fromkeys(row["admission_stop"] for row in leading.values())
+    rows = list(leading.values())
+    segments = [_stop(row, start) for row, start in zip(rows, _starts_of(rows, lost), strict=True)]
+    seen = dict.fromkeys(row["admission_stop"] for row in rows)
     keys = [[words.reason(stop), palette.reason_colour(stop)] for stop in seen]
     return {"title": "Admission stopped at", "segments": merged(segments), "keys": keys}
 
 
-def _ends(rows: Sequence[Row]) -> list[int]:
-    """A decision holds until the next one, unless that is unusually late (idle, lost)."""
-    starts = [row["unix_ns"] for row in rows]
-    usual = median([b - a for a, b in pairwise(starts)] or [0])
-    following = [*starts[1:], 0]
+def _stop(row: Row, start: int) -> list[Any]:
+    stop = row["admission_stop"]
+    end = row["unix_ns"] + row["bucket_ns"]
+    return [ms(start), ms(end), palette.reason_colour(stop), words.reason(stop)]
+
+
+def _starts_of(rows: Sequence[Row], lost: Sequence[list[Any]]) -> list[int]:
+    """An iteration, its decision with it, began where the one before ended.
+
+    Unless that was unusually long ago, or records were lost since: then its own bucket is known.
+    """
+    ends = [row["unix_ns"] + row["bucket_ns"] for row in rows]
+    usual = median([b - a for a, b in pairwise(ends)] or [0])
+    before = [0, *ends[:-1]]
     return [
-        after if 0 < after - at <= 5 * usual else at + row["bucket_ns"]
-        for at, after, row in zip(starts, following, rows, strict=True)
+        last if end - last <= LONG_STEPS * usual and not _lost_between(last, end, lost) else start
+        for last, end, start in zip(before, ends, (row["unix_ns"] for row in rows), strict=True)
     ]
+
+
+def _lost_between(after: int, before: int, lost: Sequence[list[Any]]) -> bool:
+    return any(ms(after) < until and since < ms(before) for since, until, _ in lost)
 
 
 def merged(segments: list[list[Any]]) -> list[list[Any]]:
