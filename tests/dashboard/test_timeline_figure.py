@@ -8,6 +8,7 @@ import pytest
 from tests.schemas.sql.world import ask, at, database
 
 from batchscope.dashboard.figures import timeline as panes
+from batchscope.dashboard.figures.strip import merged
 from batchscope.dashboard.palette import REASONS
 
 FROM, TO = at(50), at(350)
@@ -88,7 +89,7 @@ def test_a_stop_covers_its_iteration_up_to_its_completion(figure: dict[str, Any]
 
 
 def test_neighbours_of_one_reason_become_one_segment() -> None:
-    joined = panes.merged([[0, 1, "red", "a"], [1, 2, "red", "a"], [2, 3, "blue", "b"]])
+    joined = merged([[0, 1, "red", "a"], [1, 2, "red", "a"], [2, 3, "blue", "b"]])
     assert joined == [[0, 2, "red", "a"], [2, 3, "blue", "b"]]
 
 
