@@ -199,12 +199,18 @@ def test_an_engine_that_is_gone_is_down() -> None:
 
 def test_what_may_raise_an_alarm_starts_at_zero_so_that_the_first_one_is_an_increase() -> None:
     view = ev.full_view(1)
-    view.totals.counters = {("audit_checks", ("tokens_emitted",)): 1}
+    view.totals.counters = {
+        ("audit_checks", ("tokens_emitted",)): 1,
+        ("slo_requests", ("demo", "missed")): 5,
+    }
     view.hello["provides"] = {"preempted.lost_tokens": "exact"}
     found = samples(exposition(view))
     for name in ("lost_records_total", "output_tokens_total", "preemptions_total"):
         assert value(found, name, **LABELS) == 0
     assert value(found, "audit_violations_total", **LABELS, law="tokens_emitted") == 0
+    assert value(found, "slo_requests_total", **LABELS, slo="demo", verdict="met") == 0
+    assert value(found, "slo_requests_total", **LABELS, slo="demo", verdict="missed") == 5
+    assert value(found, "on_time_tokens_total", **LABELS, slo="demo") == 0
     assert value(found, "requests_finished_total", **LABELS, reason="error") == 0
 
 

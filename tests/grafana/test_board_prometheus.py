@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from urllib.request import urlopen
 import pytest
 from grafana import build
 from tests.exporter import engine_views as ev
+from tests.exporter.scripted_runs import fold, rich, view
 
 from batchscope.exporter.exemplars import Exemplars
 from batchscope.exporter.prom import Exposition
 from batchscope.exporter.spans import Span
+from batchscope.exporter.views import EngineView
 
 ROOT = Path(build.__file__).parent.parent
 CACHE = ROOT / ".cache" / "prometheus" / "usr" / "bin"
@@ -50,37 +53,32 @@ def free_port() -> int:
 
 
 def exposition() -> Exposition:
-    """Two engines whose counters grow with the clock, everything else of the catalogue beside."""
-    began = time.time()
+    """Two engines that repeat the same run between any two scrapes; the exporter's own and GPUs."""
     exemplars = Exemplars()
     about: dict[str, Any] = {
         "batchscope.iteration.interval": 0.0101,
         "batchscope.iteration.phase": "decode",
         "batchscope.iteration.decode_gap_members": 3,
     }
-    labels = ("mini-0", "llama-tiny", "0", "both")
+    labels = ("mini-0", "tiny", "0", "both")
     exemplars.note(labels, Span("iteration", "", 7, 1, 0, 0, time.time_ns(), about))
+    runs = [rich(f"mini-{n}") for n in range(2)]
+    once = [view(run, fold(run)[0]) for run in runs]
+    shown = list(once)
+    scrapes = itertools.count(1)
 
-    def views() -> list[ev.View]:
-        grown = 1_000 + int(1_000 * (time.time() - began))
-        made = [ev.full_view(n, count=grown, now_ns=time.time_ns()) for n in range(2)]
-        for view in made:
-            growing_histograms(view, grown)
-            view.hello["config"] = {"max_num_batched_tokens": 512, "max_num_seqs": 64}
-        return made
+    def views() -> list[EngineView]:
+        for i, engine in enumerate(once):
+            shown[i] = replace(engine, totals=shown[i].totals + engine.totals)
+        return list(shown)
 
     def exporter_values() -> dict[Any, float]:
-        grown = int(100 * (time.time() - began))
-        values = ev.exporter_values()
-        counters = ev.series("exporter", ("counter",), lambda m: round(grown / m.scale))
-        return values | {key: counters[key] for key in counters}
+        n = next(scrapes)
+        counters = ev.series("exporter", ("counter",), lambda m: round(n / m.scale))
+        known = ev.exporter_values()
+        return known | {key: value for key, value in counters.items() if key in known}
 
     return Exposition(views, exporter_values, ev.gpu_values, exemplars)
-
-
-def growing_histograms(view: ev.View, grown: int) -> None:
-    for histogram in view.totals.histograms.values():
-        histogram.counts[:] = grown
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ The fold counted most; HELLO tells the rest; and what has not happened yet is a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from batchscope.schemas.reasons import FinishReason, NoticeKind, Provides
+from batchscope.schemas.reasons import FinishReason, NoticeKind, Provides, Verdict
 from batchscope.schemas.records import NULL64
 
 Series = tuple[str, tuple[str, ...]]
@@ -78,15 +78,24 @@ def plain(view: View) -> dict[Series, float]:
 
 def _zeros(view: View) -> dict[Series, float]:
     """Counters that start at a true 0: a series that begins at 1 hides that from increase()."""
-    laws = (labels for name, labels in view.totals.counters if name == "audit_checks")
     preempted = (view.hello.get("provides") or {}).get("preempted.lost_tokens", Provides.ABSENT)
     return {
         **{(name, ()): 0 for name in COUNTED_BY_US},
         **{(name, ()): 0 for name in OF_PREEMPTIONS if preempted != Provides.ABSENT},
         **{("requests_finished", (reason.value,)): 0 for reason in FinishReason},
         **{("notices", (kind.value,)): 0 for kind in NoticeKind},
-        **{("audit_violations", labels): 0 for labels in laws},
+        **dict.fromkeys(_implied(view.totals.counters), 0),
     }
+
+
+def _implied(counters: Values) -> Iterator[Series]:
+    """Series that others imply: without `met` at 0, who misses all has no attainment at all."""
+    for name, labels in counters:
+        if name == "audit_checks":
+            yield "audit_violations", labels
+        elif name == "slo_requests":
+            yield "on_time_tokens", labels[:1]
+            yield from (("slo_requests", (labels[0], verdict.value)) for verdict in Verdict)
 
 
 def _about(view: View) -> dict[Series, float]:
