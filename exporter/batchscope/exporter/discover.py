@@ -26,11 +26,15 @@ _ITERATION = struct.Struct("<q")
 while no exporter runs exact in iterations, too."""
 
 
+HURRY = 8
+"""A poll that returns more than this part of a ring is followed by the next one at once."""
+
+
 @dataclass
 class Followed:
     """One ring: its reader, its fold, and what waits for the store.
 
-    state: live, closed (said goodbye) or dead (lock gone without goodbye).
+    state: live, closed (said goodbye) or dead (lock gone without goodbye). hurried: it fills fast.
     """
 
     reader: RingReader
@@ -42,10 +46,12 @@ class Followed:
     nbytes: int = 0
     dirty: bool = True
     committed: tuple[int, int] | None = None
+    hurried: bool = False
     view: EngineView = field(init=False)
 
     def __post_init__(self) -> None:
         self.publish()
+        self._size = self.reader.path.stat().st_size
 
     @property
     def hello(self) -> dict[str, Any]:
@@ -64,10 +70,13 @@ class Followed:
 
     def read(self) -> Rows | None:
         """Poll once and fold what came; None when nothing did."""
+        before = self.reader.position[1]
         raw = self.reader.poll()
         if raw is None:
+            self.hurried = False
             return None
         seq, byte_pos = self.reader.position
+        self.hurried = raw.is_loss or byte_pos - before > self._size // HURRY
         chunk = chunk_from(raw, self.ring_id, self.reader.ring_uuid, seq=seq, byte_pos=byte_pos)
         rows = self.fold.fold(chunk)
         self.keep(rows)
