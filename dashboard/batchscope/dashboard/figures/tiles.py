@@ -17,6 +17,10 @@ from batchscope.dashboard.figures.sparks import Grid
 from batchscope.dashboard.figures.timeline import kv_percent
 
 Row = dict[str, Any]
+GOODPUT_HELP = (
+    "By the time requests ended, last minute. A token is on time until its request's arrival + "
+    "TTFT bound + its turn x TBT bound."
+)
 OBSERVER_BUDGET = 0.01
 """Share of the interval above which the adapter sheds detail: worth a warning."""
 
@@ -38,81 +42,70 @@ class Glance:
 
 def throughput(glance: Glance) -> list[Figure]:
     """Iterations, tokens, and goodput beside them."""
-    now, grid, rows = glance.now, glance.grid, glance.rows("timeline_sparks")
     return [
-        _tile(
-            "Iterations",
-            [_figure(now.get("iterations_per_s"), "/s")],
-            spark=[_ink(grid.rate(rows, "iterations"), palette.INTERVAL)],
-        ),
-        _tile(
-            "Tokens scheduled",
-            [
-                _figure(
-                    now.get("prefill_tokens_per_s"),
-                    "/s",
-                    name="prefill",
-                    colour=palette.PHASES["prefill"],
-                ),
-                _figure(
-                    now.get("decode_tokens_per_s"),
-                    "/s",
-                    name="decode",
-                    colour=palette.PHASES["decode"],
-                ),
-            ],
-            spark=[
-                _ink(_product_rate(grid, rows, phase), palette.PHASES[phase])
-                for phase in palette.PHASES
-            ],
-        ),
-        *goodput(glance),
+        _iteration_tile(glance),
+        _token_tile(glance),
+        _request_goodput_tile(glance),
+        _token_goodput_tile(glance),
     ]
 
 
-def _product_rate(grid: Grid, rows: list[Row], phase: str) -> list[float | None]:
+def _iteration_tile(glance: Glance) -> Figure:
+    spark = glance.grid.rate(glance.rows("timeline_sparks"), "iterations")
+    figures = [_figure(glance.now.get("iterations_per_s"), "/s")]
+    return _tile("Iterations", figures, spark=[_ink(spark, palette.INTERVAL)])
+
+
+def _token_tile(glance: Glance) -> Figure:
+    rows, inks = glance.rows("timeline_sparks"), palette.PHASES
+    figures = [
+        _figure(glance.now.get(f"{phase}_tokens_per_s"), "/s", name=phase, colour=inks[phase])
+        for phase in ("prefill", "decode")
+    ]
+    spark = [_ink(_token_rate(glance.grid, rows, phase), ink) for phase, ink in inks.items()]
+    return _tile("Tokens scheduled", figures, spark=spark)
+
+
+def _token_rate(grid: Grid, rows: list[Row], phase: str) -> list[float | None]:
     def tokens(row: Row) -> float:
-        return float((row[f"{phase}_tokens_mean"] or 0) * row["iterations"] * 1e9 / grid.bucket_ns)
+        mean = row[f"{phase}_tokens_mean"] or 0
+        return float(mean * row["iterations"] * 1e9 / grid.bucket_ns)
 
     return grid.lay(rows, tokens, missing=0.0)
 
 
-def goodput(glance: Glance) -> list[Figure]:
-    """Requests that met their SLO beside all that ended; tokens on time beside all of theirs."""
-    row, window = first(glance.answers["goodput"]), glance.now.get("window_s")
-    ended, judged = row.get("ended", 0), not row or row["unjudged"] < row["ended"]
-    met = row.get("met", 0) if judged else None
-    sparks, grid = glance.rows("goodput_sparks"), glance.grid
-    ink, all_ink = palette.VERDICTS["met"], palette.INTERVAL
-    return [
-        _tile(
-            "Requests that ended",
-            [
-                _figure(words.share(met, window), "/s", name="met the SLO", colour=ink),
-                _figure(words.share(ended, window), "/s", name="all", colour=all_ink),
-            ],
-            spark=[_ink(grid.rate(sparks, "ended"), all_ink), _ink(grid.rate(sparks, "met"), ink)],
-            note=_verdicts(row),
-            help="By the time they ended, last minute",
-        ),
-        _tile(
-            "Output tokens of those",
-            [
-                _figure(
-                    words.share(row.get("on_time_tokens"), window), "/s", name="on time", colour=ink
-                ),
-                _figure(
-                    words.share(row.get("output_tokens"), window), "/s", name="all", colour=all_ink
-                ),
-            ],
-            spark=[
-                _ink(grid.rate(sparks, "output_tokens"), all_ink),
-                _ink(grid.rate(sparks, "on_time_tokens"), ink),
-            ],
-            note=_on_time(row),
-            help="A token is on time until arrival + TTFT bound + its turn x TBT bound",
-        ),
+def _request_goodput_tile(glance: Glance) -> Figure:
+    """Requests that met their SLO beside all that ended; no SLO, no verdict, no figure."""
+    row = first(glance.answers["goodput"])
+    judged = not row or row["unjudged"] < row["ended"]
+    counts = {"met": row.get("met", 0) if judged else None, "ended": row.get("ended", 0)}
+    return _useful_tile(
+        glance, "Requests that ended", counts, name="met the SLO", note=_verdicts(row)
+    )
+
+
+def _token_goodput_tile(glance: Glance) -> Figure:
+    """Tokens on time beside all tokens of the same requests."""
+    row = first(glance.answers["goodput"])
+    counts = {name: row.get(name) for name in ("on_time_tokens", "output_tokens")}
+    return _useful_tile(
+        glance, "Output tokens of those", counts, name="on time", note=_on_time(row)
+    )
+
+
+def _useful_tile(
+    glance: Glance, label: str, counts: Mapping[str, int | None], *, name: str, note: str
+) -> Figure:
+    """The useful part (first of `counts`) in green beside the whole in grey, per second."""
+    inks, names = (palette.VERDICTS["met"], palette.INTERVAL), (name, "all")
+    window, sparks = glance.now.get("window_s"), glance.rows("goodput_sparks")
+    figures = [
+        _figure(words.share(count, window), "/s", name=word, colour=ink)
+        for count, word, ink in zip(counts.values(), names, inks, strict=True)
     ]
+    drawn = zip(counts, inks, strict=True)
+    spark = [_ink(glance.grid.rate(sparks, column), ink) for column, ink in drawn]
+    return _tile(label, figures, spark=spark[::-1], note=note, help=GOODPUT_HELP)
 
 
 def _verdicts(row: Row) -> str:
@@ -163,27 +156,23 @@ def _latency_tile(title: str, row: Row, sparks: list[Row], grid: Grid) -> Figure
 
 def queue(glance: Glance) -> list[Figure]:
     """Running under the slot limit, and waiting."""
-    now, grid, rows = glance.now, glance.grid, glance.rows("timeline_sparks")
-    used = words.share(now.get("running"), glance.slots)
-    ink = palette.REASONS["max_requests"]
-    slots = (
-        [{"ratio": used, "colour": ink, "label": f"{words.percent(used)} of slots"}]
-        if used is not None
-        else None
-    )
-    return [
-        _tile(
-            "Running",
-            [_figure(now.get("running"), f"of {glance.slots} slots" if glance.slots else "")],
-            bar=slots,
-            spark=[_ink(grid.plain(rows, "running_max"), ink)],
-        ),
-        _tile(
-            "Waiting",
-            [_figure(now.get("waiting"), "")],
-            spark=[_ink(grid.plain(rows, "waiting_max"), "text")],
-        ),
-    ]
+    return [_running_tile(glance), _waiting_tile(glance)]
+
+
+def _running_tile(glance: Glance) -> Figure:
+    running, ink = glance.now.get("running"), palette.REASONS["max_requests"]
+    used = words.share(running, glance.slots)
+    bar = None
+    if used is not None:
+        bar = [{"ratio": used, "colour": ink, "label": f"{words.percent(used)} of slots"}]
+    limit = f"of {glance.slots} slots" if glance.slots else ""
+    spark = glance.grid.plain(glance.rows("timeline_sparks"), "running_max")
+    return _tile("Running", [_figure(running, limit)], bar=bar, spark=[_ink(spark, ink)])
+
+
+def _waiting_tile(glance: Glance) -> Figure:
+    spark = glance.grid.plain(glance.rows("timeline_sparks"), "waiting_max")
+    return _tile("Waiting", [_figure(glance.now.get("waiting"), "")], spark=[_ink(spark, "text")])
 
 
 def pages(glance: Glance) -> list[Figure]:
