@@ -27,6 +27,7 @@ def forget_requests(state: State) -> dict[str, Any] | None:
     state.gaps, state.emitted = state.gaps[:0], state.emitted[:0]
     state.skips = state.skips[:0]
     state.blocked.clear()
+    state.ending.clear()
     return ended if len(ended["serial"]) else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.fold.axis import given_up
-from batchscope.exporter.fold.contexts import Contexts, first_preemptions
+from batchscope.exporter.fold.contexts import Contexts
 from batchscope.exporter.fold.flight import keep_in_flight, set_members, unknown_members
 from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, Rows, spread
 from batchscope.exporter.fold.state import State
@@ -126,12 +126,14 @@ def _prefill_sums(work: Work) -> tuple[Ints, Ints]:
     mine = j >= 0
     rows, j, actor = rows[mine], j[mine], work.prefill_actors[mine]
     product = np.bincount(j, rows["tokens"] * rows["start"], n).astype(np.int64)
-    first = np.append(first_preemptions(work), FAR)[actor]
-    first[actor < 0] = _of_gone(work, rows["serial"][actor < 0], "first_preempt")
-    first[(actor < 0) & (first == NULL)] = FAR
+    first = np.append(np.where(work.rows["first_preempt"] == NULL, FAR, work.rows["first_preempt"]), FAR)[actor]
+    named = np.append(work.rows["named"], 0)[actor]
+    gone = actor < 0
+    told = _of_gone(work, rows["serial"][gone], "first_preempt")
+    first[gone] = np.where(told == NULL, FAR, told)
+    named[gone] = _of_gone(work, rows["serial"][gone], "named")
     again = np.bincount(j, rows["tokens"] * (rows["iteration_id"] >= first), n).astype(np.int64)
-    unnamed = (actor >= 0) & (np.append(work.rows["named"], 1)[actor] == 0)
-    unknown = np.bincount(j, unnamed, n) > 0
+    unknown = np.bincount(j, named != 1, n) > 0
     return product, np.where(unknown, NULL, again)
 
 

@@ -76,7 +76,7 @@ LIVE = _dtype(tuple(_LIVE), vectors=("wait_n", "wait_t"))
 """A request that arrived and did not finish."""
 FLIGHT = _dtype(tuple(_FLIGHT))
 """A batch whose row isn't final: `members` is the number of its decode set, -1 unknown."""
-GONE = _dtype(("serial", "until", "ctx", "first_preempt"))
+GONE = _dtype(("serial", "until", "ctx", "first_preempt", "named"))
 """A request that finished while batches up to `until` may still hold it."""
 PREFILL = _dtype(("iteration_id", "serial", "start", "tokens"))
 DRAFTS = _dtype(("iteration_id", "serial", "tokens"))

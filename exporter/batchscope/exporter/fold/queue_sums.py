@@ -8,6 +8,7 @@ import numpy as np
 
 from batchscope.exporter.fold.layout import NULL, REASONS, Bools, Ints
 from batchscope.exporter.fold.work import Work
+from batchscope.schemas import records as r
 from batchscope.schemas.reasons import DeferralReason
 
 UNKNOWN = DeferralReason.UNKNOWN.code
@@ -73,3 +74,12 @@ def sums_of(work: Work) -> Sums:
     spent[known + 1, stops[known]] = np.maximum(d[known + 1] - d[known], 0)
     count = state.cum_n + np.cumsum(steps, axis=0)
     return Sums(count, state.cum_t + np.cumsum(spent, axis=0), d, stops)
+
+
+def left_at(work: Work) -> Ints:
+    """Per request of the roll: instant of its FINISHED, 0 where it goes on."""
+    out = np.zeros(len(work.roll), np.int64)
+    finished = work.piece.of(r.FINISHED)
+    if finished is not None:
+        out[work.leavers] = finished.wide("at_ns")[work.finished]
+    return out

@@ -67,7 +67,7 @@ def finish(work: Work) -> None:
     unix = told["finished_at_ns"] + work.offsets.at(finished.pos[which])
     _write(work, rows, told, unix, quantiles)
     _audit(work, rows, told)
-    _bury(work, finished.pos[which])
+    _bury(work, work.next_id(finished.pos[which]))
     for serial in rows["serial"].tolist():
         state.texts.pop(serial, None)
 
@@ -87,6 +87,7 @@ def end_unknown(work: Work, leavers: Ints, *, at: int, unix: int) -> None:
     told["finish_reason"] = np.full(n, FinishReason.UNKNOWN.code)
     work.rows["broken"][leavers] = 1
     _write(work, work.rows[leavers], told, np.full(n, unix), quantiles)
+    _bury(work, np.full(n, work.state.next_id))
 
 
 def _write(
@@ -205,15 +206,16 @@ def _audit_prefill(work: Work, rows: Rows) -> None:
     )
 
 
-def _bury(work: Work, pos: Ints) -> None:
+def _bury(work: Work, next_id: Ints) -> None:
     """Keep for a while who finished: batches in flight may still hold it."""
     rows = work.rows[work.leavers]
     gone = table(
         GONE,
         serial=rows["serial"],
-        until=work.next_id(pos) - 1 + IN_FLIGHT,
+        until=next_id - 1 + IN_FLIGHT,
         ctx=rows["ctx"],
         first_preempt=rows["first_preempt"],
+        named=rows["named"],
     )
     work.state.gone = np.concatenate([work.state.gone, gone])
 

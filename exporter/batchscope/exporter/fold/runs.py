@@ -43,6 +43,8 @@ class Groups:
     goes_on: Bools
     gap: Ints
     second_gap: Ints
+    earlier_e: Ints
+    """Tokens that each step of the open run emitted."""
     follower: Ints
     """Position of the step that begins the request's next run, FAR: none here."""
     bounds: tuple[Ints, Ints, Ints]
@@ -85,6 +87,7 @@ def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
         goes_on=~begins[first],
         gap=gap[first],
         second_gap=np.where(end - first > 1, gap[second], 0),
+        earlier_e=rows["run_e"][actor[first]],
         follower=np.where(same, following, FAR),
         bounds=(at, first, end),
     )
@@ -221,7 +224,7 @@ def _settle_one(
     entries = at[first[i] : end[i]]
     actor, n = int(run["actor"][0]), int(run["n"][0])
     before = n - int(groups.total[i])
-    emitted = _emitted(work, steps, run, entries, before, tails)
+    emitted = _emitted(steps, run, entries, np.full(before, groups.earlier_e[i]), tails)
     upto = np.cumsum(steps.times[entries])
     stride, close = int(run["stride"][0]), int(run["pos"][0])
     for begin in range(0, n, RUN_STEPS):
@@ -255,15 +258,11 @@ def _emptied(run: Rows, emitted: Ints) -> Rows:
     return out
 
 
-def _emitted(work: Work, steps: Steps, run: Rows, entries: Ints, before: int, tails: Tails) -> Ints:
-    """Tokens of every step of the run, those of earlier pieces first."""
-    actor = int(run["actor"][0])
+def _emitted(steps: Steps, run: Rows, entries: Ints, before: Ints, tails: Tails) -> Ints:
+    """Tokens of every step of the run; `before` are the steps of earlier pieces, if even."""
+    earlier = tails.pop(int(run["actor"][0]), [before])
     own = np.repeat(steps.emitted[entries], steps.times[entries])
-    if not before:
-        tails.pop(actor, None)
-        return own
-    earlier = tails.pop(actor, [np.full(before, work.rows["run_e"][actor])])
-    return np.concatenate([*earlier, own])
+    return np.concatenate([*earlier, own]) if len(before) else own
 
 
 def _grown(run: Rows, emitted: Ints, steps: int) -> int:

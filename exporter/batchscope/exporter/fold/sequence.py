@@ -20,7 +20,7 @@ from batchscope.exporter.fold import (
 from batchscope.exporter.fold.arrivals import enter
 from batchscope.exporter.fold.flight import schedule
 from batchscope.exporter.fold.forget import forget_axis, forget_requests, hide, suspect
-from batchscope.exporter.fold.layout import NULL
+from batchscope.exporter.fold.layout import FAR, NULL
 from batchscope.exporter.fold.pieces import Piece
 from batchscope.exporter.fold.quantiles import trim
 from batchscope.exporter.fold.state import State
@@ -110,6 +110,7 @@ def _break_off(work: Work) -> None:
     state = work.state
     work.set_offsets, work.set_serials = state.set_offsets, state.set_serials
     work.prefill, work.drafts, work.history = state.prefill, state.drafts, state.history
+    work.ends = np.full(len(work.roll), FAR, np.int64)
     iterations.flush(work)
     forget_axis(state)
     lost, bye = work.piece.of(r.LOSS), work.piece.of(r.BYE)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.fold.layout import SKIPS, Ints, table
-from batchscope.exporter.fold.queue_sums import Spans, Sums
+from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
 
@@ -36,8 +36,12 @@ class _Found:
 def passed_over(work: Work, sums: Sums, spans: Spans) -> Skips:
     """Follow the edges; shift the sums of the waits they lie in."""
     found = _Found()
-    _catch_up(work, sums)
+    _catch_up(work, sums, spans, found)
+    seen = work.piece.lo
     for pos, kind, serial, reason, at in _edges(work, spans):
+        if work.piece.hidden and work.happened_between(seen, pos):
+            work.state.blocked.clear()
+        seen = pos
         if serial in work.state.blocked:
             _end(work, sums, spans, found, serial=serial, pos=pos, at=at)
         if kind == r.BLOCKED.kind:
@@ -93,9 +97,13 @@ def _sums_at(work: Work, sums: Sums, index: int) -> list[Any]:
     return [sums.count[index].tolist(), sums.time[index + 1].tolist()]
 
 
-def _catch_up(work: Work, sums: Sums) -> None:
-    """What was blocked behind the last decision is passed over from the first one of this piece."""
-    for entry in work.state.blocked.values():
+def _catch_up(work: Work, sums: Sums, spans: Spans, found: _Found) -> None:
+    """What was open behind the last decision meets the first one of this piece."""
+    state = work.state
+    for serial, entry in list(state.ending.items()):
+        del state.ending[serial]
+        _settle(work, sums, spans, found, serial=serial, pos=work.piece.lo, entry=entry)
+    for entry in state.blocked.values():
         if entry[2] is None:
             entry[2:] = _sums_at(work, sums, 0)
 
@@ -103,19 +111,43 @@ def _catch_up(work: Work, sums: Sums) -> None:
 def _end(
     work: Work, sums: Sums, spans: Spans, found: _Found, *, serial: int, pos: int, at: int
 ) -> None:
-    reason, since, count, time = work.state.blocked.pop(serial)
+    entry = work.state.blocked.pop(serial)
     unix = at + int(work.offsets.at(pos))
-    found.rows.append((pos, serial, reason, since, at, unix))
+    found.rows.append((pos, serial, entry[0], entry[1], at, unix))
+    if entry[2] is not None:
+        _settle(work, sums, spans, found, serial=serial, pos=pos, entry=entry)
+
+
+def _settle(
+    work: Work,
+    sums: Sums,
+    spans: Spans,
+    found: _Found,
+    *,
+    serial: int,
+    pos: int,
+    entry: list[Any],
+) -> None:
+    """Take it out of its wait, up to the next decision: that is how long a reason lasts."""
+    reason, _, count, time = entry
     span = _span_at(work, spans, serial, pos)
-    if span is None or count is None:
+    if span is None:
         return
-    index = np.array([np.searchsorted(work.decisions.pos, pos)])
-    until_n, until_t = (part[0] for part in sums.until(index, np.array([at])))
-    n, ns = until_n - np.array(count), until_t - np.array(time)
-    if n.sum() > 0:
-        spans.count[span] += n
+    n = len(work.decisions)
+    index = int(np.searchsorted(work.decisions.pos, pos))
+    if spans.gone[span] and spans.end[span] <= index:
+        index, instant = int(spans.end[span]), int(left_at(work)[spans.actor[span]])
+    elif index < n:
+        instant = int(work.decisions.at[index])
+    else:
+        work.state.ending[serial] = entry
+        return
+    until_n, until_t = (part[0] for part in sums.until(np.array([index]), np.array([instant])))
+    decisions, ns = until_n - np.array(count), until_t - np.array(time)
+    if decisions.sum() > 0:
+        spans.count[span] += decisions
         spans.time[span] += ns
-        found.skips.append((span, reason, int(n.sum()), int(ns.sum())))
+        found.skips.append((span, reason, int(decisions.sum()), int(ns.sum())))
 
 
 def _span_at(work: Work, spans: Spans, serial: int, pos: int) -> int | None:

@@ -35,8 +35,9 @@ _ARRAYS = {
     "set_offsets": _INT,
     "set_serials": _INT,
 }
+_DICTS = ("gauges", "strings", "texts", "blocked", "ending")
 Blocked = dict[int, list[Any]]
-"""serial -> [reason, from_ns, wait counters at its first decision, decisions, d; NULL: none yet]."""
+"""serial -> [reason, from_ns, sums of decisions and time at its first one, None: none yet]."""
 
 
 def _zeros() -> Ints:
@@ -77,6 +78,8 @@ class State:
     strings: dict[int, str] = field(default_factory=dict)
     texts: dict[int, list[str | None]] = field(default_factory=dict)
     blocked: Blocked = field(default_factory=dict)
+    ending: Blocked = field(default_factory=dict)
+    """Unblocked behind the last decision, whose reason lasts to the next one."""
     totals: Totals = field(default_factory=Totals)
     audit: Audit = field(default_factory=Audit)
     # arrays
@@ -110,8 +113,7 @@ class State:
         """As bytes; `extra` is JSON that the caller wants back."""
         head = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
         head |= {"totals": self.totals.to_json(), "audit": vars(self.audit), "extra": extra}
-        head["blocked"] = sorted(self.blocked.items())
-        head |= {name: sorted(head[name].items()) for name in ("gauges", "strings", "texts")}
+        head |= {name: sorted(head[name].items()) for name in _DICTS}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         for name in ("gaps", "emitted", "skips"):
             arrays[name] = _by_serial(arrays[name])
@@ -124,7 +126,7 @@ class State:
         extra = head.pop("extra")
         head["totals"] = Totals.from_json(head["totals"])
         head["audit"] = Audit(**head["audit"])
-        for name in ("gauges", "strings", "texts", "blocked"):
+        for name in _DICTS:
             head[name] = dict(head[name])
         return cls(**head, **arrays), extra
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from batchscope.exporter.fold.flight import set_members
 from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints
-from batchscope.exporter.fold.queue_sums import Spans, Sums, sums_of
+from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at, sums_of
 from batchscope.exporter.fold.skips import Skips, passed_over
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
@@ -143,11 +143,7 @@ def _instants(work: Work, spans: Spans) -> tuple[Ints, Ints, Ints]:
     decisions = work.decisions
     instant = np.append(decisions.at, 0)[spans.end]
     pos = np.append(decisions.pos, FAR)[spans.end]
-    left_at = np.zeros(len(work.roll), np.int64)
-    finished = work.piece.of(r.FINISHED)
-    if finished is not None:
-        left_at[work.leavers] = finished.wide("at_ns")[work.finished]
-    instant = np.where(spans.gone, left_at[spans.actor], instant)
+    instant = np.where(spans.gone, left_at(work)[spans.actor], instant)
     pos = np.where(spans.gone, work.ends[spans.actor], pos)
     return instant, pos, instant + work.offsets.at(pos)
 
@@ -218,7 +214,7 @@ def _admit(work: Work, first: Ints) -> None:
 
 def _prefix_hits(work: Work, who: Ints, ids: Ints) -> None:
     """What the first chunk doesn't compute was cached."""
-    rows, admitted = work.rows, np.full(len(work.roll), NULL, np.int64)
+    rows, admitted = work.rows, np.full(len(work.roll) + 1, NULL, np.int64)
     admitted[who] = ids
     actor = work.prefill_actors
     first = (actor >= 0) & (admitted[actor] == work.prefill["iteration_id"])

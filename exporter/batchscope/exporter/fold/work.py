@@ -100,6 +100,11 @@ class Work:
         """Final rows of a table."""
         self.out.setdefault(table, []).append(columns)
 
+    def happened_between(self, first: int, last: int) -> bool:
+        """Whether a decision or a completion lies between two positions."""
+        pos = np.concatenate([self.decisions.pos, self.completions.pos])
+        return bool(((pos > first) & (pos < last)).any())
+
     def next_id(self, pos: Ints) -> Ints:
         """Id of the next decision at each position."""
         at, ids = self.next_ids
