@@ -12,9 +12,11 @@ import streamlit as st
 from batchscope.dashboard.views import iterations, now
 
 # Streamlit leaves 6 rem above the first element and 1 rem between any two: too much for a panel.
+# And what refreshes by itself must not fade while it waits for its next figures.
 TIGHT = """<style>
 .stMainBlockContainer { padding-top: 4.2rem; padding-bottom: 2rem; max-width: 1760px; }
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
+.stMainBlockContainer [data-stale] { opacity: 1 !important; transition: none !important; }
 </style>"""
 
 

@@ -70,7 +70,7 @@ def _starts(row: Row) -> int:
 def tokens_pane(rows: Sequence[Row]) -> Figure:
     """Mean tokens per iteration, stacked, under the budget; the fullest iteration as a line."""
     per_bucket = max((row.get("iterations") or 0 for row in rows), default=0)
-    fullest = _line(rows, "batch_tokens_max", "fullest iteration", "faint", width=1)
+    fullest = _line(rows, "batch_tokens_max", "fullest iteration", "faint", width=1, stepped=True)
     return {
         "title": "Tokens per iteration",
         "format": "tokens",
@@ -169,7 +169,7 @@ def queue_pane(rows: Sequence[Row], deferrals: pa.Table) -> Figure:
         "format": "requests",
         "height": 120,
         "note": "per decision, by reason" if areas else "nobody was left out",
-        "series": [*areas, _line(rows, "waiting_mean", "waiting", "text", width=1.25)],
+        "series": [*areas, _line(rows, "waiting_mean", "waiting", "text", stepped=True)],
     }
 
 

@@ -136,7 +136,7 @@ function optionsFor(pane, figure, themed, { width, last, sync, report, legend })
     },
     axes: [
       { ...axis, size: last ? 26 : 0, show: last, space: 90, values: clock },
-      { ...axis, size: GUTTER, space: 26, gap: 6, ...(WHOLE.has(pane.format) ? { incrs: WHOLE_STEPS } : {}), values: (_, ticks) => ticks.map((v) => show(v, pane.format).replace(".0 ms", " ms")) },
+      { ...axis, size: GUTTER, space: 26, gap: 6, ...(WHOLE.has(pane.format) ? { incrs: WHOLE_STEPS } : {}), values: (_, ticks) => ticks.map((v) => show(v, pane.format).replace(".0 ms", " ms").replace(".00 s", " s")) },
     ],
     series: [{}, ...order.map((i) => lineOf(pane.series[i], themed))],
     bands: edges.length === 2 ? [{ series: [edges[1], edges[0]], fill: `color-mix(in srgb, ${colour(pane.series[order[edges[0] - 1]].colour, themed)} 28%, transparent)` }] : [],
