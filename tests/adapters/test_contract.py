@@ -136,6 +136,22 @@ def test_the_control_word_wakes_an_engine_one_segment_per_iteration(
     assert {"live", "scheduled", "completed"} <= {record.name for record in seen}
 
 
+def test_a_detach_while_the_ring_grows_leaves_no_file(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    del env["BATCHSCOPE"]
+    handle = attach(driver.adapter(), engine, env)
+    acts = {5: lambda: set_level(folder(env), str(handle.ring_uuid), 2), 10: handle.detach}
+
+    def act(step: int) -> None:
+        if step in acts:
+            acts[step]()
+
+    assert driver.run(engine, every_step=act) == unhooked(driver)
+    assert [path.name for path in folder(env).rglob("*") if path.is_file()] == ["salt"]
+
+
 def test_switching_off_says_goodbye_and_on_again_uses_new_serials(
     driver: EngineDriver, env: dict[str, str]
 ) -> None:

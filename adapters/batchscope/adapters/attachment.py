@@ -177,6 +177,7 @@ class Attachment:
             recorder = Recorder(writer, self._adapter.traits, naming=self._naming, level=level)
             self._report_missing(recorder)
         recorder.set_level(level)
+        self.subject = self._adapter.subject(self._engine)  # what it knew is from before the pause
         self.recorder, self._resting = recorder, None
         self.spent_ns = self._entered_ns = 0
         self.budget.restart()

@@ -93,9 +93,10 @@ def install(seam: Seam, engine: Any, watch: Watch) -> Patch | None:
 
 
 def exists(seam: Seam, engine: Any) -> bool:
-    """Whether this engine has the function."""
+    """Whether this engine has the function, on an object whose attributes can be replaced."""
     try:
-        return hasattr(seam.owner(engine), seam.attribute)
+        owner = seam.owner(engine)
+        return hasattr(owner, "__dict__") and hasattr(owner, seam.attribute)
     except AttributeError:
         return False
 

@@ -100,7 +100,7 @@ class RingWriter:
         try:
             return self._grow()
         except (OSError, TypeError, ValueError, RingUnavailable) as why:
-            self._abandon()
+            self.close()
             text = why.strerror if isinstance(why, OSError) else str(why)
             raise RingUnavailable(f"no ring in {self.path.parent}: {text}") from why
 
@@ -207,12 +207,17 @@ class RingWriter:
         self._put(opening, FRAME_BYTES + len(opening), framed(len(opening)))
 
     def close(self, *, unlink: bool = False) -> None:
-        """Give the ring up; safe to repeat. The file stays for its reader unless `unlink`."""
+        """Give the ring up; safe to repeat. The file stays for its reader unless `unlink`; one that
+        was still growing has no reader and goes.
+        """
+        growing = self._fd >= 0 and not self.ready
         self._unmap()
         if self._fd >= 0:
             drop(self._fd)
             self._fd = -1
         self._grown = 0
+        if growing:
+            self._growing.unlink(missing_ok=True)
         if unlink:
             self.path.unlink(missing_ok=True)
 
@@ -223,12 +228,6 @@ class RingWriter:
             self._words.release()
             self._map.close()
         self._words = self._map = None
-
-    def _abandon(self) -> None:
-        made = self._fd >= 0
-        self.close()
-        if made:
-            self._growing.unlink(missing_ok=True)
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the ring is the parent's, only its copies of map and descriptor go."""
