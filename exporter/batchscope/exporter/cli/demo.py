@@ -63,7 +63,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         help="traffic as a multiple of the demo's own rate (default 1)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of traffic and weights (default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=2, help="of traffic and weights (default %(default)s)"
+    )
     parser.add_argument(
         "--slo", default=str(DEMO_SLO), help="what counts as good (default %(default)s)"
     )
@@ -83,6 +85,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; 0 when it ended well, 1 when figures disagree, 2 when it can't start."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         Slo.parse(args.slo)
         with _workspace() as folder, contextlib.ExitStack() as children:
@@ -90,6 +93,11 @@ def run(args: argparse.Namespace) -> int:
     except (DemoError, SloError) as error:
         print(f"batchscope demo: {error}", file=sys.stderr)
         return 2
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    """Being ended is like Ctrl-C: everything of ours ends too."""
+    raise KeyboardInterrupt
 
 
 def _run(args: argparse.Namespace, folder: Path, children: contextlib.ExitStack) -> int:

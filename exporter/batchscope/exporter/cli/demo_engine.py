@@ -42,8 +42,8 @@ SHAPES = {
     # a 7 B model on one A100, its pool cut so that bursts preempt
     "cost": Shape(
         {"num_blocks": 1200, "max_num_seqs": 32, "max_num_batched_tokens": 768},
-        chat_per_s=3.5,
-        code_per_s=1.0,
+        chat_per_s=3.0,
+        code_per_s=0.8,
         length_scale=1.0,
         patience_s=6.0,
     ),
