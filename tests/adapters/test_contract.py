@@ -350,6 +350,289 @@ def test_a_hundred_attachments_under_load_leave_no_trace(
     handles: list[Attachment] = []
 
     def toggle(step: int) -> None:
+        if handles and handles[-1].attached:
+            handles[-1].detach()
+            for path in list_rings(folder(env)):
+                retire(path)
+        elif len(handles) < 100:
+            handles.append(attach(driver.adapter(), engine, env))
+
+    expected = unhooked(driver)
+    assert driver.run(engine, every_step=toggle) == expected
+    for _ in range(30):
+        if len(handles) == 100 and not handles[-1].attached:
+            break
+        driver.run(engine, every_step=toggle)
+    assert len({id(handle) for handle in handles}) == 100
+    assert not any(handle.attached for handle in handles)
+    after = attributes(driver, engine)
+    assert [list(own) for own in before] == [list(own) for own in after]
+    assert all(a[name] is b[name] for a, b in zip(before, after, strict=True) for name in a)
+    assert not handle.attached
+
+
+def test_attaching_twice_gives_the_first_handle(driver: EngineDriver, env: dict[str, str]) -> None:
+    engine = driver.engine()
+    first = attach(driver.adapter(), engine, env)
+    assert attach(driver.adapter(), engine, env) is first
+    assert len(list_rings(folder(env))) == 1
+
+
+def test_zero_in_the_environment_leaves_the_engine_unwrapped(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = boot.attach(driver.adapter(), engine, {**env, "BATCHSCOPE": "0"})
+    assert hooks(driver, engine) == []
+    assert not handle.attached
+    assert not folder(env).exists()
+
+
+def test_a_dormant_engine_has_one_hook_and_only_the_control_file(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    del env["BATCHSCOPE"]
+    attach(driver.adapter(), engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert hooks(driver, engine) == [driver.adapter().seams[0].attribute]
+    files = {path.suffix or path.name for path in folder(env).rglob("*") if path.is_file()}
+    assert files == {".ctl", "salt"}
+
+
+def test_the_control_word_wakes_an_engine_one_segment_per_iteration(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    del env["BATCHSCOPE"]
+    handle = attach(driver.adapter(), engine, env)
+    active: list[bool] = []
+
+    def wake(step: int) -> None:
+        if step == 10:
+            set_level(folder(env), str(handle.ring_uuid), 2)
+        active.append(handle.recorder is not None)
+
+    assert driver.run(engine, every_step=wake) == unhooked(driver)
+    assert active.index(True) == 10 + 15, "16 segments, the first by the step after the word"
+    seen = read(folder(env))
+    assert {"live", "scheduled", "completed"} <= {record.name for record in seen}
+
+
+def test_a_detach_while_the_ring_grows_leaves_no_file(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    del env["BATCHSCOPE"]
+    handle = attach(driver.adapter(), engine, env)
+    acts = {5: lambda: set_level(folder(env), str(handle.ring_uuid), 2), 10: handle.detach}
+
+    def act(step: int) -> None:
+        if step in acts:
+            acts[step]()
+
+    assert driver.run(engine, every_step=act) == unhooked(driver)
+    assert [path.name for path in folder(env).rglob("*") if path.is_file()] == ["salt"]
+
+
+def test_switching_off_says_goodbye_and_on_again_uses_new_serials(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    levels = {12: 0, 24: 2, 30: 1, 40: 2}
+
+    def turn(step: int) -> None:
+        if step in levels:
+            set_level(folder(env), str(handle.ring_uuid), levels[step])
+
+    assert driver.run(engine, every_step=turn) == unhooked(driver)
+    seen = read(folder(env))
+    names = [record.name for record in seen]
+    off = names.index("bye")
+    first, second = introduced(seen[:off]), introduced(seen[off:])
+    assert max(first) < min(second), "a serial is never used for two"
+    assert names.count("bye") == 1
+    counted = [record for record in seen if record.name == "scheduled"]
+    assert [bool(c.flags & r.NO_MEMBERS) for c in counted].count(True) == 10
+    assert [c["iteration_id"] for c in counted] == list(range(1, len(counted) + 1))
+
+
+def introduced(seen: list[Seen]) -> set[int]:
+    return {record["serial"] for record in seen if record.name in ("arrived", "live")}
+
+
+def test_a_detach_request_is_followed_at_the_next_iteration(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+
+    def ask(step: int) -> None:
+        if step == 8:
+            request_detach(folder(env), str(handle.ring_uuid))
+
+    assert driver.run(engine, every_step=ask) == unhooked(driver)
+    assert hooks(driver, engine) == []
+    assert read(folder(env))[-1].name == "bye"
+
+
+def test_each_seam_may_raise_and_after_three_in_a_row_we_are_gone(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    expected = unhooked(driver)
+    for name in [seam.name for seam in driver.adapter().seams]:
+
+        def break_one(seam: Seam, name: str = name) -> Seam:
+            return replace(seam, after=raising) if seam.name == name else seam
+
+        own = {**env, "BATCHSCOPE_DIR": f"{env['BATCHSCOPE_DIR']}/{name}"}
+        engine = driver.engine()
+        handle = attach(with_seams(driver.adapter(), break_one), engine, own)
+        assert driver.run(engine) == expected
+        assert (handle.faults.count, handle.attached) == (3, False), name
+        assert hooks(driver, engine) == []
+        notices = [record["text"] for record in read(folder(own)) if record.name == "notice"]
+        assert ["KeyError" in text for text in notices] == [True, False], "one notice per kind"
+
+
+def test_all_seams_may_raise_before_and_after(driver: EngineDriver, env: dict[str, str]) -> None:
+    broken = with_seams(driver.adapter(), lambda s: replace(s, before=raising, after=raising))
+    engine = driver.engine()
+    handle = attach(broken, engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert not handle.attached
+    assert hooks(driver, engine) == []
+
+
+def test_where_the_entry_of_a_seam_raises_nothing_is_written_from_stale_facts(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    calls = Counter[str]()
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        calls["after"] += 1
+
+    def broken(seam: Seam) -> Seam:
+        return replace(seam, before=raising, after=counted) if seam.before else seam
+
+    engine = driver.engine()
+    attach(with_seams(driver.adapter(), broken), engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert calls["after"] == 0
+
+
+def test_each_seam_may_be_missing_and_is_reported(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    expected = unhooked(driver)
+    for name in [seam.name for seam in driver.adapter().seams[1:]]:
+
+        def drop_one(seam: Seam, name: str = name) -> Seam:
+            return replace(seam, attribute="gone_in_this_version") if seam.name == name else seam
+
+        own = {**env, "BATCHSCOPE_DIR": f"{env['BATCHSCOPE_DIR']}/{name}"}
+        engine = driver.engine()
+        handle = attach(with_seams(driver.adapter(), drop_one), engine, own)
+        assert driver.run(engine) == expected
+        assert handle.attached
+        seen = read(folder(own))
+        assert name in [record["text"] for record in seen if record.name == "string"]
+        (path,) = list_rings(folder(own))
+        assert RingReader(path).hello["provides"][f"seam:{name}"] == "absent"
+
+
+def test_without_the_opening_seam_nothing_is_touched(
+    driver: EngineDriver, env: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = driver.engine()
+    gone = with_seams(driver.adapter(), lambda s: replace(s, attribute="gone_in_this_version"))
+    handle = boot.attach(gone, engine, env)
+    assert driver.run(engine) == unhooked(driver)
+    assert (hooks(driver, engine), handle.attached) == ([], False)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_unwritable_folder_means_off_with_one_line(
+    driver: EngineDriver,
+    env: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    engine = driver.engine()
+    handle = boot.attach(driver.adapter(), engine, {**env, "BATCHSCOPE_DIR": f"{tmp_path}/file/x"})
+    assert driver.run(engine) == unhooked(driver)
+    assert (hooks(driver, engine), handle.attached) == ([], False)
+    assert capsys.readouterr().err.startswith("batchscope: off, ")
+
+
+def test_the_folder_may_vanish_while_running(driver: EngineDriver, env: dict[str, str]) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+
+    def vanish(step: int) -> None:
+        if step == 10:
+            shutil.rmtree(folder(env))
+
+    assert driver.run(engine, every_step=vanish) == unhooked(driver)
+    handle.detach()
+    assert hooks(driver, engine) == []
+
+
+def test_a_wrapper_put_on_after_ours_stays_and_goes_on_working(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    seam = driver.adapter().seams[0]
+    owner, calls = seam.owner(engine), Counter[str]()
+    ours = getattr(owner, seam.attribute)
+
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        calls["theirs"] += 1
+        return ours(*args, **kwargs)
+
+    setattr(owner, seam.attribute, theirs)
+
+    def leave(step: int) -> None:
+        if step == 12:
+            handle.detach()
+
+    assert driver.run(engine, every_step=leave) == unhooked(driver)
+    assert vars(owner)[seam.attribute] is theirs
+    assert hooks(driver, engine) == []
+    scheduled = sum(record.name == "scheduled" for record in read(folder(env)))
+    assert 0 < scheduled <= 12 < calls["theirs"]
+
+
+def test_an_original_that_raises_raises_as_before(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    seam = driver.adapter().seams[0]
+    owner = seam.owner(engine)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise LookupError("the engine's own")
+
+    setattr(owner, seam.attribute, failing)
+    handle = attach(driver.adapter(), engine, env)
+    with pytest.raises(LookupError, match="the engine's own"):
+        getattr(owner, seam.attribute)()
+    assert handle.faults.count == 0
+    handle.detach()
+    assert vars(owner)[seam.attribute] is failing
+
+
+def test_a_hundred_attachments_under_load_leave_no_trace(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    before = attributes(driver, engine)
+    handles: list[Attachment] = []
+
+    def toggle(step: int) -> None:
         if len(handles) < 100:
             handles.append(attach(driver.adapter(), engine, env))
         if step % 3 == 0 or len(handles) == 100:
