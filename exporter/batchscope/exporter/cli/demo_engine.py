@@ -49,9 +49,9 @@ SHAPES = {
     ),
     # a tiny random model, real arithmetic; lengths fit a small CPU
     "torch": Shape(
-        {"num_blocks": 400, "max_num_seqs": 32, "max_num_batched_tokens": 256},
-        chat_per_s=12.0,
-        code_per_s=3.0,
+        {"num_blocks": 300, "max_num_seqs": 32, "max_num_batched_tokens": 256},
+        chat_per_s=7.0,
+        code_per_s=2.0,
         length_scale=1 / 2,
         patience_s=3.0,
     ),
