@@ -79,7 +79,7 @@ def _tell(rows: Rows, part: Part, which: Ints) -> None:
     rows["first_ok"] = (part.wide("phase")[which] == 0) & (rows["first_sched"] == NULL)
     rows["cached"] = rows["hit"] = part.wide("cached_tokens", r.NULL32)[which]
     again = part.wide("preemptions")[which]
-    rows["preemptions"] = rows["admission"] = rows["run_admission"] = again
+    rows["preemptions"] = rows["admission"] = again
     rows["first_preempt"] = np.where(again > 0, 0, rows["first_preempt"])
     rows["target"] = np.where(again > 0, NULL, rows["prompt"])
 

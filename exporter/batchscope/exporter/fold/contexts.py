@@ -36,8 +36,8 @@ def first_preemptions(work: Work) -> Ints:
     out = np.where(work.rows["first_preempt"] == NULL, FAR, work.rows["first_preempt"])
     part = work.piece.of(r.PREEMPTED)
     if part is not None:
-        actor = work.roll.find(part.fields["serial"])
-        np.minimum.at(out, actor[actor >= 0], work.next_id(part.pos[actor >= 0]))
+        which, actor = work.concerned(part.fields["serial"], part.pos)
+        np.minimum.at(out, actor, work.next_id(part.pos[which]))
     return out
 
 

@@ -37,8 +37,8 @@ def preemptions(work: Work) -> None:
     code = np.full(len(ids), PREEMPTED_LINK)
     links = table(LINKS, iteration_id=ids, serial=serials, link=code, tokens=lost)
     work.state.links = np.concatenate([work.state.links, links])
-    actor = work.roll.find(serials)
-    np.add.at(work.rows["lost"], actor[actor >= 0], lost[actor >= 0])
+    which, actor = work.concerned(serials, part.pos)
+    np.add.at(work.rows["lost"], actor, lost[which])
     work.state.totals.count("preemptions", len(ids))
     work.state.totals.count("preemption_lost_tokens", int(lost.sum()))
 
@@ -55,10 +55,10 @@ def admissions(work: Work, steps: Steps, contexts: Contexts) -> None:
     if resumed is None:
         np.add.at(rows["due"], actor, due(held, targets, hits))
         return
-    who = work.roll.find(resumed.fields["serial"])
-    known = np.flatnonzero((who >= 0) & (resumed.pos < work.ends[np.maximum(who, 0)]))
-    known = known[np.lexsort((resumed.pos[known], who[known]))]
-    who, pos = who[known], resumed.pos[known]
+    known, who = work.concerned(resumed.fields["serial"], resumed.pos)
+    order = np.lexsort((resumed.pos[known], who))
+    known, who = known[order], who[order]
+    pos = resumed.pos[known]
     target, cached = resumed.wide("target_tokens")[known], resumed.wide("cached_tokens")[known]
     before = _latest(who, pos, actor, steps.pos[preempts], work.piece.hi + 1)
     inside = before >= 0

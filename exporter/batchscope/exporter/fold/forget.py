@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.fold import layout
-from batchscope.exporter.fold.layout import FAR, NULL, REASONS, Rows
+from batchscope.exporter.fold.layout import NULL, REASONS, Rows
 from batchscope.exporter.fold.runs import state_columns
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.work import Work
@@ -37,7 +37,7 @@ def _blur(rows: Rows) -> None:
         rows[name] = NULL
     for name in (*_NO_LONGER, *_RUN, "wait_n", "wait_t"):
         rows[name] = 0
-    rows["run_admission"] = rows["admission"]
+    rows["run_admission"] = 0
 
 
 def forget_axis(state: State) -> None:
@@ -51,11 +51,9 @@ def forget_axis(state: State) -> None:
 def hide(work: Work) -> None:
     """In a stretch without members: whoever was there at some decision may have been in it."""
     happened = np.sort(np.concatenate([work.decisions.pos, work.completions.pos]))
-    born = work.births >= 0
-    seen = np.searchsorted(happened, work.births) < np.searchsorted(
-        happened, np.minimum(work.ends, FAR)
-    )
-    which = np.flatnonzero(born & seen)
+    since = np.maximum(work.births, work.piece.lo - 1)
+    seen = np.searchsorted(happened, since, side="right") < np.searchsorted(happened, work.ends)
+    which = np.flatnonzero(seen)
     rows = work.rows[which]
     _blur(rows)
     work.roll.rows[which] = rows

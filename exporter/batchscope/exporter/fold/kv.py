@@ -31,6 +31,8 @@ def held(work: Work, steps: Steps, contexts: Contexts) -> None:
     newly = np.flatnonzero(work.births >= 0)
     born = np.searchsorted(done.pos, work.births[newly])
     start = work.rows["ctx"].copy()
+    if work.piece.hidden:  # what is told in between is out of date with the next batch
+        start[:] = at_end[:] = before[:] = after[:] = NULL
     old = np.delete(start, newly)
     changes = (
         (where, before, after),

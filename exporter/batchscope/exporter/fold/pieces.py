@@ -171,6 +171,9 @@ def _hidden_spans(chunk: Chunk, state: State) -> tuple[Ints, Ints]:
     if completed is not None:
         done = completed.fields["iteration_id"].astype(np.int64)
         pos, veiled = [*pos, completed.index], [*veiled, np.isin(done, ids[hides])]
+    for record in (r.LIVE, r.LOSS, r.BYE):  # what is told ends a stretch
+        if (told := chunk.of(record)) is not None:
+            pos, veiled = [*pos, told.index], [*veiled, np.zeros(len(told.index), bool)]
     return _stretches(np.concatenate(pos), np.concatenate(veiled))
 
 

@@ -157,11 +157,10 @@ def _edges(work: Work, record: r.Record, kind: int) -> dict[str, Ints]:
     part = work.piece.of(record)
     if part is None:
         return _columns(kind, *[np.empty(0, np.int64)] * 3)
-    actor = work.roll.find(part.fields["serial"])
-    kept = (actor >= 0) & (part.pos <= np.append(work.ends, 0)[actor])
-    pos, zeros = part.pos[kept], np.zeros(int(kept.sum()), np.int64)
+    kept, actor = work.concerned(part.fields["serial"], part.pos)
+    pos, zeros = part.pos[kept], np.zeros(len(kept), np.int64)
     start = part.wide("cached_tokens")[kept] if record is r.RESUMED else zeros
-    return _columns(kind, actor[kept], pos, zeros, tokens=zeros, emitted=zeros, start=start)
+    return _columns(kind, actor, pos, zeros, tokens=zeros, emitted=zeros, start=start)
 
 
 def _sorted(

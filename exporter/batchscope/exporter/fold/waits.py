@@ -40,6 +40,8 @@ def wait(work: Work) -> None:
     """Follow every wait through the piece's decisions; write those that end."""
     sums, first = sums_of(work), first_scheduled(work)
     spans = _joined([_first_waits(work, first), _again_waits(work)])
+    if work.piece.hidden:
+        spans = _undisturbed(work, spans)
     _begin(work, sums, spans)
     skips = passed_over(work, sums, spans)
     _finish(work, sums, spans, skips)
@@ -103,6 +105,14 @@ def _spans(work: Work, who: Ints, pos: Ints, since: Ints, end: Ints) -> Spans:
 def _joined(parts: list[Spans]) -> Spans:
     names = Spans.__dataclass_fields__
     return Spans(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in names})
+
+
+def _undisturbed(work: Work, spans: Spans) -> Spans:
+    """In a stretch without members: waits over which no batch can have had the request."""
+    happened = np.sort(np.concatenate([work.decisions.pos, work.completions.pos]))
+    through = [np.searchsorted(happened, pos) for pos in (spans.pos, work.ends[spans.actor])]
+    kept = spans.gone & (through[0] == through[1])
+    return Spans(**{name: column[kept] for name, column in vars(spans).items()})
 
 
 def _begin(work: Work, sums: Sums, spans: Spans) -> None:
@@ -235,10 +245,8 @@ def _edges(work: Work, record: r.Record) -> tuple[Ints, Ints, Ints]:
     part = work.piece.of(record)
     if part is None:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
-    actor = work.roll.find(part.fields["serial"])
-    known = np.flatnonzero(actor >= 0)
-    known = known[part.pos[known] < work.ends[actor[known]]]
-    return actor[known], part.pos[known], part.wide("at_ns")[known]
+    known, actor = work.concerned(part.fields["serial"], part.pos)
+    return actor, part.pos[known], part.wide("at_ns")[known]
 
 
 def _next_resume(work: Work, who: Ints, pos: Ints) -> Ints:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from batchscope.exporter.clock import Offsets
 from batchscope.exporter.fold.layout import Bools, Ints, Rows
@@ -99,6 +100,14 @@ class Work:
     def emit(self, table: str, **columns: Any) -> None:
         """Final rows of a table."""
         self.out.setdefault(table, []).append(columns)
+
+    def concerned(self, serials: npt.NDArray[np.integer], pos: Ints) -> tuple[Ints, Ints]:
+        """(indices of the records at `pos` that are about a request that lives then, whose)."""
+        actor = self.roll.find(serials)
+        known = np.flatnonzero(actor >= 0)
+        who, at = actor[known], pos[known]
+        lives = (at > self.births[who]) & (at < self.ends[who])
+        return known[lives], who[lives]
 
     def happened_between(self, first: int, last: int) -> bool:
         """Whether a decision or a completion lies between two positions."""
