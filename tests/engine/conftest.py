@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 import pytest
@@ -118,9 +119,14 @@ class Audited:
     def check_decision(self, batch: Batch, before: list[Sequence]) -> None:
         scheduler, members = self.scheduler, batch.members
         assert sum(member.tokens for member in members) == batch.num_tokens
-        assert 0 < batch.num_tokens <= self.config.max_num_batched_tokens
-        assert len(scheduler.running) <= self.config.max_num_seqs
-        assert [member.seq for member in members] == scheduler.running
+        assert 0 < batch.num_tokens <= (batch.budget or sys.maxsize)
+        assert len(scheduler.running) + len(scheduler.held) <= self.config.max_num_seqs
+        placed = [member.seq for member in members]
+        if self.config.policy == "paged" and batch.num_prefill_tokens:
+            assert batch.num_decode_tokens == 0, "prompts run alone"
+            assert placed == scheduler.running[-len(placed) :]
+        else:
+            assert placed == scheduler.running
         assert all(member.tokens > 0 for member in members)
         assert all(member.tokens == 1 for member in members if not member.is_prefill)
         kinds = [member.is_prefill for member in members]
@@ -135,7 +141,8 @@ class Audited:
 
     def check_pool(self) -> None:
         blocks = self.scheduler.blocks
-        held = {block for seq in self.scheduler.running for block in seq.block_table}
+        holders = [*self.scheduler.running, *self.scheduler.held]
+        held = {block for seq in holders for block in seq.block_table}
         assert blocks.used == len(held)
         assert blocks.used + blocks.evictable + blocks.free == blocks.total
         assert min(blocks.used, blocks.evictable, blocks.free) >= 0

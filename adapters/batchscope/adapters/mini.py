@@ -310,6 +310,9 @@ STOP: Mapping[str, int] = {
     "no_blocks": _CODES[DeferralReason.KV_BLOCKS],
     "watermark": _CODES[DeferralReason.KV_WATERMARK],
     "preempted_this_step": _CODES[DeferralReason.PREEMPTION],
+    "batch_held": _CODES[DeferralReason.POLICY],
+    "admit_delay": _CODES[DeferralReason.PREFILL_THROTTLE],
+    "admit_min_free": _CODES[DeferralReason.PREFILL_THROTTLE],
 }
 FINISH: Mapping[str, int] = {
     word.value: code

@@ -21,6 +21,9 @@ class StopReason(Enum):
     NO_BLOCKS = "no_blocks"
     WATERMARK = "watermark"
     PREEMPTED_THIS_STEP = "preempted_this_step"
+    BATCH_HELD = "batch_held"
+    ADMIT_DELAY = "admit_delay"
+    ADMIT_MIN_FREE = "admit_min_free"
 
 
 class Member(NamedTuple):

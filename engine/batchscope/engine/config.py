@@ -43,6 +43,11 @@ class EngineConfig:
 
     The default pool is 100,000 KV tokens in blocks of 16. `watermark_blocks` are kept out of
     admissions, so that running requests have room to grow before anyone must be preempted.
+
+    `reservation` is what the orca policy sets aside per request: prompt + max_tokens, or
+    max_model_len. While requests run, `admit_delay` is how many iterations pass between two with
+    admissions, `admit_min_free` how many slots must be free before any is filled: both trade the
+    waiting of new requests for fewer interruptions of running ones.
     """
 
     block_size: int = 16
@@ -53,6 +58,9 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     watermark_blocks: int = 0
     policy: str = "chunked"
+    reservation: Literal["max_tokens", "max_model_len"] = "max_tokens"
+    admit_delay: int = 0
+    admit_min_free: int = 0
     runner: Literal["torch", "cost"] = "torch"
     seed: int = 0
     device: str = "auto"
@@ -62,5 +70,21 @@ class EngineConfig:
         for name in ("block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.watermark_blocks < self.num_blocks:
-            raise ValueError("watermark_blocks must be at least 0 and below num_blocks")
+        for name, below in (
+            ("watermark_blocks", self.num_blocks),
+            ("admit_min_free", self.max_num_seqs + 1),
+            ("admit_delay", 2**31),
+        ):
+            if not 0 <= getattr(self, name) < below:
+                raise ValueError(f"{name} must be at least 0 and below {below}")
+        room = (self.num_blocks - self.watermark_blocks) * self.block_size
+        if self._reserves_the_longest and self.max_model_len > room:
+            raise ValueError(
+                f"{self.policy} reserves max_model_len {self.max_model_len} for each request: "
+                f"the KV pool has room for {room}"
+            )
+
+    @property
+    def _reserves_the_longest(self) -> bool:
+        longest = self.policy == "orca" and self.reservation == "max_model_len"
+        return self.policy == "static" or longest

@@ -22,7 +22,8 @@ class Scheduler:
     """The waiting queue, the running list and the KV pool, and all that moves between them.
 
     `running` is in order of admission, `waiting` in order of arrival with preempted requests ahead.
-    `live` maps the id of each request that has arrived and not ended. `clock` returns nanoseconds.
+    `live` maps the id of each request that has arrived and not ended. `held` have ended and keep
+    slot and blocks, under a policy that wants it so. `clock` returns nanoseconds.
     """
 
     def __init__(self, config: EngineConfig, clock: Callable[[], int]) -> None:
@@ -30,6 +31,7 @@ class Scheduler:
         self.clock = clock
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.held: list[Sequence] = []
         self.live: dict[str, Sequence] = {}
         self.blocks = BlockManager(
             config.num_blocks,
@@ -39,6 +41,7 @@ class Scheduler:
         self.policy = POLICIES[config.policy]()
         self.totals = Totals()
         self._steps = 0
+        self._admitted_at = -1
 
     def add(self, seq: Sequence) -> None:
         """Let a request arrive. Raises RequestRejected when it could never run, or runs already."""
@@ -59,24 +62,24 @@ class Scheduler:
         return batch
 
     def place_running(self, batch: Batch) -> None:
-        """Place each running request in order; preemption shortens the list from its end."""
+        """Place each running request in order while budget is left; preemption shortens the list
+        from its end.
+        """
         index = 0
-        while index < len(self.running):
+        while index < len(self.running) and batch.left > 0:
             self._place(batch, self.running[index])
             index += 1
 
-    def admit(self, batch: Batch) -> StopReason | None:
-        """Move the head of the queue into the batch, or say what it lacks.
+    def admit_waiting(self, batch: Batch) -> StopReason | None:
+        """Move heads of the queue into the batch; why the next one stays, None when none is left.
 
-        It needs room for its whole target although only its first chunk is allocated: a request
+        Each needs room for its whole target although only its first chunk is allocated: a request
         admitted on the room of one chunk would be preempted for the next.
         """
-        seq = self.waiting[0]
-        hit = self._cached_prefix(seq)
-        stop = self._no_room(seq, hit)
-        if stop is None:
-            self._begin(self.waiting.popleft(), hit, batch)
-            self._place(batch, seq)
+        reluctant = self._reluctance(batch)
+        stop = None
+        while self.waiting and stop is None:
+            stop = self.policy.full(batch, self) or reluctant or self._admit(batch)
         return stop
 
     def update(self, batch: Batch, tokens: dict[str, int]) -> list[Sequence]:
@@ -100,8 +103,7 @@ class Scheduler:
         recompute what the cache doesn't keep.
         """
         self._leave_running(seq)
-        self.blocks.release(seq.block_table)
-        seq.block_table = []
+        self._release(seq)
         seq.num_computed = 0
         seq.num_preemptions += 1
         seq.status = Status.PREEMPTED
@@ -109,13 +111,17 @@ class Scheduler:
         self.totals.preemptions += 1
 
     def finish(self, seq: Sequence, reason: FinishReason) -> None:
-        """End a live request, wherever it stands, and give back its blocks."""
-        if seq.status is Status.RUNNING:
+        """End a live request, wherever it stands, and give back its blocks, unless its slot is held
+        until the rest of its batch has ended.
+        """
+        if seq.status is not Status.RUNNING:
+            self.waiting.remove(seq)
+        elif self.policy.holds_slots:
+            self.held.append(seq)
             self._leave_running(seq)
         else:
-            self.waiting.remove(seq)
-        self.blocks.release(seq.block_table)
-        seq.block_table = []
+            self._leave_running(seq)
+            self._release(seq)
         seq.status = Status.FINISHED
         seq.finish_reason = reason
         seq.finished_ns = self.clock()
@@ -135,6 +141,32 @@ class Scheduler:
             self.running.pop()
         else:
             self.running.remove(seq)
+        if not self.running:
+            while self.held:
+                self._release(self.held.pop())
+
+    def _release(self, seq: Sequence) -> None:
+        self.blocks.release(seq.block_table)
+        seq.block_table = []
+
+    def _reluctance(self, batch: Batch) -> StopReason | None:
+        """Why free slots are left free for now; never while nobody runs."""
+        if not self.running:
+            return None
+        if batch.step - self._admitted_at <= self.config.admit_delay:
+            return StopReason.ADMIT_DELAY
+        if self.config.max_num_seqs - len(self.running) < self.config.admit_min_free:
+            return StopReason.ADMIT_MIN_FREE
+        return None
+
+    def _admit(self, batch: Batch) -> StopReason | None:
+        seq = self.waiting[0]
+        hit = self._cached_prefix(seq)
+        stop = self._no_room(seq, hit)
+        if stop is None:
+            self._begin(self.waiting.popleft(), hit, batch)
+            self._place(batch, seq)
+        return stop
 
     def _place(self, batch: Batch, seq: Sequence) -> None:
         """Add the next tokens of `seq`, preempting the latest admitted, in the end itself."""
@@ -163,7 +195,8 @@ class Scheduler:
         return self.blocks.match(self._keys(seq, full))
 
     def _no_room(self, seq: Sequence, hit: list[int]) -> StopReason | None:
-        need = -(-seq.num_tokens // self.blocks.block_size) - len(hit)
+        tokens = max(seq.num_tokens, self.policy.reserved(self, seq))
+        need = -(-tokens // self.blocks.block_size) - len(hit)
         room = self.blocks.available - self.blocks.unreferenced(hit)
         if need > room:
             return StopReason.NO_BLOCKS
@@ -182,6 +215,8 @@ class Scheduler:
             self.totals.cached += seq.num_cached
         seq.status = Status.RUNNING
         self.running.append(seq)
+        self._grow(seq, self.policy.reserved(self, seq))
+        self._admitted_at = batch.step
 
     def _computed(self, member: Member) -> None:
         """Book a member's KV and seal the blocks that it filled: a failed step fills none."""
