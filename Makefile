@@ -5,7 +5,7 @@ ENGINE ?= torch
 ARGS   ?=
 BIN     = $(VENV)/bin
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test test-engines test-engines-all check bench docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,17 @@ demo: $(VENV)/.stamp $(if $(filter torch,$(ENGINE)),$(VENV)/.torch)
 
 test: $(VENV)/.torch
 	@$(BIN)/python -m pytest -q $(ARGS)
+
+# the real Scheduler of each version, and a real server of the one that is installed
+VLLM     = 0.10.2 0.16.0 0.23.0 0.31.0 0.33.0
+VLLM_ALL = $(VLLM) 0.8.5 0.11.2 0.12.0 0.14.1 0.19.1 0.27.0 0.30.0
+
+test-engines: $(VENV)/.torch
+	@bash .ci/vllm.sh $(VLLM)
+	@BATCHSCOPE_VLLM="$(VLLM)" $(BIN)/python -m pytest -q -m engines tests/engines $(ARGS)
+
+test-engines-all:
+	@$(MAKE) -s test-engines VLLM="$(VLLM_ALL)"
 
 check: $(VENV)/.torch
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,0 +1,289 @@
+"""vLLM, V1 engine: methods of its Scheduler instance are hooked, whichever subclass it is.
+
+    schedule -> SCHEDULED, RESUMED, BLOCKED, UNBLOCKED    update_from_output -> COMPLETED
+    add_request -> ARRIVED    _preempt_request -> PREEMPTED    _free_request -> FINISHED
+
+vLLM finds us by the entry point `vllm.general_plugins` and calls `register` in the API server, the
+engine core and every worker; only where a scheduler is made does anything happen. Not visible from
+here: dummy batches of data-parallel ranks, KV transfers as such (their waits are), device time.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchscope.adapters import boot
+from batchscope.adapters.base import Adapter, Handle
+from batchscope.adapters.facts import Traits
+from batchscope.adapters.guard import Seam, Times
+from batchscope.adapters.vllm import about, admission, batches, requests
+from batchscope.adapters.vllm.shape import CHECKED, Shape, is_checked, shape_of
+from batchscope.adapters.vllm.view import Now, View, view_of
+from batchscope.schemas.reasons import Provides
+
+EXACT, ESTIMATED, ABSENT = Provides.EXACT, Provides.ESTIMATED, Provides.ABSENT
+PROVIDES: Mapping[str, Provides] = {
+    "arrived.engine_arrival_ns": EXACT,
+    "arrived.key": EXACT,
+    "arrived.external_key": EXACT,
+    "arrived.trace_lo": EXACT,
+    "arrived.max_tokens": EXACT,
+    "arrived.priority": EXACT,
+    "arrived.model": EXACT,
+    "arrived.lora": EXACT,
+    "arrived.tenant": ABSENT,
+    "scheduled.schedule_ns": EXACT,
+    "scheduled.budget_tokens": EXACT,
+    "scheduled.draft_tokens": EXACT,
+    "scheduled.head_serial": EXACT,
+    "scheduled.admission_stop": EXACT,
+    "scheduled.kv_total_blocks": EXACT,
+    "scheduled.kv_used_blocks": EXACT,
+    "scheduled.kv_evictable_blocks": ESTIMATED,
+    "completed.at_ns": EXACT,
+    "completed.forward_ns": ABSENT,
+    "completed.padded_tokens": EXACT,
+    "completed.graph_mode": EXACT,
+    "finished.engine_queue_ns": ABSENT,
+    "finished.engine_ttft_ns": ABSENT,
+    "finished.engine_e2e_ns": ABSENT,
+    "finished.output_tokens": EXACT,
+    "preempted.lost_tokens": EXACT,
+    "resumed.cached_tokens": EXACT,
+    "transfer.at_ns": ABSENT,
+    "blocked.at_ns": EXACT,
+    "delivered.at_ns": ABSENT,
+}
+"""With every feature of the newest version in use; `provides` takes back what this engine lacks."""
+
+
+def register() -> None:
+    """The plugin: watch for a scheduler being made. Never raises; again is harmless."""
+    if os.environ.get("BATCHSCOPE") == "0":
+        return
+    try:
+        from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
+
+        if not hasattr(Scheduler.__init__, "batchscope"):
+            Scheduler.__init__ = _announcing(Scheduler.__init__)
+    except Exception as why:  # noqa: BLE001  (vLLM goes on without us)
+        _say(f"off, {why}")
+
+
+def _announcing(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(self, *args, **kwargs)
+        attach(self)
+
+    __init__.batchscope = True  # type: ignore[attr-defined]
+    return __init__
+
+
+def attach(scheduler: Any, env: Mapping[str, str] = os.environ) -> Handle:
+    """Hook a Scheduler on the thread that steps it. Never raises; a vLLM that lacks something we
+    need is left alone, one that the adapter was never run on stays dormant until it is asked.
+    """
+    if env.get("BATCHSCOPE") == "0":
+        return boot.Off()
+    try:
+        made = adapter(scheduler)
+        return boot.attach(made, scheduler, _careful(env, shape_of(scheduler).version))
+    except Exception as why:  # noqa: BLE001  (vLLM goes on without us)
+        _say(f"off, {why}")
+        return boot.Off()
+
+
+def _careful(env: Mapping[str, str], version: str) -> Mapping[str, str]:
+    if is_checked(version):
+        return env
+    first, last = (".".join(map(str, bound[:2])) for bound in CHECKED)
+    _say(f"vLLM {version} is not one of {first} to {last}: dormant, `batchscope attach` wakes it")
+    return {name: value for name, value in env.items() if name != "BATCHSCOPE"}
+
+
+def _say(text: str) -> None:
+    print(f"batchscope: {text}", file=sys.stderr)
+
+
+def adapter(scheduler: Any) -> Adapter:
+    """The adapter for this scheduler, as data; UnsupportedError when it lacks what we need."""
+    shape = shape_of(scheduler)
+    now = Now()
+    model = about.model_name(scheduler)
+    return Adapter(
+        kind="vllm",
+        seams=seams(shape),
+        provides=provides(shape, scheduler),
+        traits=Traits(
+            ids=requests.ids,
+            request=functools.partial(requests.identity, model=model, random_ids=shape.random_ids),
+            progress=lambda request: requests.progress(request, in_step=now.in_step),
+        ),
+        subject=lambda engine: view_of(engine, shape, now),
+        hello=lambda engine: about.hello(engine, shape),
+    )
+
+
+def seams(shape: Shape) -> tuple[Seam, ...]:
+    """The hooked methods; the first one opens each iteration. Up to 0.11 a preemption shows only
+    in that the blocks of a running request are freed.
+    """
+    preempts_inline = shape.preempts == "free"
+    owner = _blocks if preempts_inline else _itself
+    return (
+        Seam(
+            "scheduler.schedule",
+            _itself,
+            "schedule",
+            after=on_schedule,
+            before=on_schedule_entry,
+            opens=True,
+        ),
+        Seam(
+            "scheduler.update_from_output",
+            _itself,
+            "update_from_output",
+            after=on_update,
+            before=on_update_entry,
+        ),
+        Seam("scheduler.add_request", _itself, "add_request", after=on_add),
+        Seam(
+            "scheduler.preempt",
+            owner,
+            shape.preempts,
+            after=on_preempt,
+            before=on_preempt_entry,
+        ),
+        Seam("scheduler._free_request", _itself, "_free_request", after=on_finish),
+    )
+
+
+def _itself(scheduler: Any) -> Any:
+    return scheduler
+
+
+def _blocks(scheduler: Any) -> Any:
+    return scheduler.kv_cache_manager
+
+
+def provides(shape: Shape, scheduler: Any) -> Mapping[str, Provides]:
+    """What this engine, with these settings, lets us see."""
+    lacks = {
+        "arrived.external_key": not shape.random_ids,
+        "arrived.lora": not shape.lora_slots,
+        "scheduled.draft_tokens": not shape.spec_tokens,
+        "completed.padded_tokens": not _counts_graphs(scheduler),
+        "completed.graph_mode": not _counts_graphs(scheduler),
+    }
+    fields = {**PROVIDES, **{field: ABSENT for field, lacking in lacks.items() if lacking}}
+    if shape.watermark_blocks and shape.caches:
+        fields["scheduled.admission_stop"] = ESTIMATED
+    return fields
+
+
+def _counts_graphs(scheduler: Any) -> bool:
+    observed = getattr(getattr(scheduler, "vllm_config", None), "observability_config", None)
+    return bool(getattr(observed, "cudagraph_metrics", False))
+
+
+def on_schedule_entry(watch: Any, throttle_prefills: bool = False, *_: Any, **__: Any) -> None:  # noqa: FBT001, FBT002
+    """Preemptions from here on belong to this decision."""
+    view: View = watch.subject
+    view.scheduling, view.preempted = True, False
+    view.held_back = view.shape.throttles and (throttle_prefills or view.shape.prefill_interval > 1)
+
+
+def on_schedule(watch: Any, times: Times, batch: Any, *_: Any, **__: Any) -> None:
+    """schedule() -> SchedulerOutput."""
+    entered, left, ours = times
+    view: View = watch.subject
+    view.scheduling = False
+    view.now.in_step = batch.num_scheduled_tokens
+    try:
+        joined = batches.admitted(view, batch)
+        _tell_resumed(watch, batch, joined, at_ns=left)
+        _tell_skipped(watch, at_ns=left)
+        decided = batches.decision(
+            view, batch, joined, at_ns=left, schedule_ns=left - entered - ours
+        )
+        watch.recorder.scheduled(batch, decided)
+    finally:
+        view.now.in_step = {}
+
+
+def _tell_resumed(watch: Any, batch: Any, joined: list[Any], *, at_ns: int) -> None:
+    view: View = watch.subject
+    if not view.away:
+        return
+    for request in batches.resumed(view, joined):
+        found = request.num_computed_tokens - batch.num_scheduled_tokens[request.request_id]
+        watch.recorder.resumed(
+            request, at_ns=at_ns, target_tokens=request.num_tokens, cached_tokens=found
+        )
+
+
+def _tell_skipped(watch: Any, *, at_ns: int) -> None:
+    for request, reason, begins in admission.skipped(watch.subject):
+        tell = watch.recorder.blocked if begins else watch.recorder.unblocked
+        tell(request, at_ns=at_ns, reason=reason)
+
+
+def on_update_entry(watch: Any, *_: Any, **__: Any) -> None:
+    """Ends in this update come after its COMPLETED."""
+    watch.subject.errors = 0
+    watch.recorder.hold()
+
+
+def on_update(
+    watch: Any, times: Times, result: Any, scheduler_output: Any, model_runner_output: Any
+) -> None:
+    """update_from_output(scheduler_output, model_runner_output) -> outputs by client."""
+    padded, mode = batches.launched(model_runner_output)
+    watch.recorder.completed(
+        scheduler_output,
+        at_ns=times[0],
+        emitted=batches.emissions(watch.subject, result, scheduler_output),
+        padded_tokens=padded,
+        graph_mode=mode,
+    )
+
+
+def on_add(watch: Any, times: Times, _result: None, request: Any) -> None:
+    """add_request(request); further input of a request that is there is not an arrival."""
+    if watch.subject.scheduler.requests.get(request.request_id) is request:
+        watch.recorder.arrived(request, at_ns=times[1])
+
+
+def on_preempt_entry(watch: Any, request: Any, *_: Any, **__: Any) -> None:
+    """What is about to be lost. Where blocks are freed, only a running request loses its place."""
+    view: View = watch.subject
+    running = request.status.name == "RUNNING"
+    view.victim = requests.progress(request, in_step={}) if running else None
+
+
+def on_preempt(watch: Any, times: Times, _result: None, request: Any, *_: Any, **__: Any) -> None:
+    """Inside schedule() it is for want of blocks; else the cache is being reset."""
+    view: View = watch.subject
+    if view.victim is None:
+        return
+    view.preempted = True
+    view.prefilling.pop(request.request_id, None)
+    view.away[request.request_id] = None
+    reason = admission.BLOCKS if view.scheduling else admission.POLICY
+    watch.recorder.preempted(request, at_ns=times[1], before=view.victim, reason=reason)
+
+
+def on_finish(watch: Any, times: Times, _result: Any, request: Any, *_: Any, **__: Any) -> None:
+    """_free_request(request): the one place through which every request leaves."""
+    view: View = watch.subject
+    view.forget(request.request_id)
+    reason = requests.FINISH.get(request.status.name, requests.UNKNOWN_END)
+    view.errors += reason == requests.ERROR_END
+    watch.recorder.finished(
+        request, at_ns=times[1], reason=reason, output_tokens=request.num_output_tokens
+    )

@@ -1,0 +1,206 @@
+"""A batch in our terms: members by phase, tokens, the pool, and who emitted what. Pure reads.
+
+Only members that are new or still inside their prompt are looked at one by one; the others are the
+running list without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from batchscope.adapters.facts import Decision
+from batchscope.adapters.vllm import admission
+from batchscope.adapters.vllm.requests import Gone
+from batchscope.adapters.vllm.view import View
+from batchscope.schemas import reasons
+from batchscope.schemas.reasons import GraphMode
+from batchscope.schemas.records import NULL32
+
+Prefill = tuple[Any, int, int]
+
+_GRAPH = reasons.codes(GraphMode)
+GRAPH_MODE = {
+    "NONE": _GRAPH[GraphMode.EAGER],
+    "PIECEWISE": _GRAPH[GraphMode.PIECEWISE],
+    "FULL": _GRAPH[GraphMode.FULL],
+}
+
+
+class Split(NamedTuple):
+    """Members of a batch by phase; `drafts` are decode members with other than one token."""
+
+    decodes: Sequence[Any]
+    prefill: Sequence[Prefill]
+    prefill_tokens: int
+    drafts: Sequence[tuple[Any, int]]
+    draft_tokens: int
+
+
+def decision(
+    view: View, batch: Any, joined: Iterable[Any], *, at_ns: int, schedule_ns: int
+) -> Decision:
+    """What schedule() decided; `joined` are the admitted. `view.passed` must be up to date."""
+    parts = split(view, batch, joined)
+    waiting = admission.waiting_count(view)
+    unskipped = waiting - admission.passed_now(view) if waiting else 0
+    code, head = admission.stop(view, batch, unskipped)
+    total, used, evictable = pool(view)
+    return Decision(
+        at_ns,
+        schedule_ns,
+        parts.prefill_tokens,
+        batch.total_num_scheduled_tokens - parts.prefill_tokens,
+        len(view.scheduler.running),
+        waiting,
+        parts.decodes,
+        parts.prefill,
+        parts.drafts,
+        admission.rows(view, code, unskipped) if waiting else (),
+        view.scheduler.max_num_scheduled_tokens,
+        parts.draft_tokens,
+        head,
+        code,
+        total,
+        used,
+        evictable,
+    )
+
+
+def admitted(view: View, batch: Any) -> list[Any]:
+    """New requests and resumed ones; under the second model runner both are listed as new."""
+    requests, scheduled = view.scheduler.requests, batch.num_scheduled_tokens
+    fresh = [requests[new.req_id] for new in batch.scheduled_new_reqs]
+    if not view.away:
+        return fresh
+    new = {request.request_id for request in fresh}
+    back = [i for i in view.away if i in scheduled and i not in new]
+    return fresh + [requests[i] for i in back]
+
+
+def resumed(view: View, joined: Iterable[Any]) -> list[Any]:
+    """Those of the admitted that had been preempted; they are away no longer."""
+    back = [request for request in joined if request.request_id in view.away]
+    for request in back:
+        del view.away[request.request_id]
+    return back
+
+
+def split(view: View, batch: Any, joined: Iterable[Any]) -> Split:
+    """Members by phase. Decode members emit one token each, drafts apart: where that does not add
+    up, a chunk was taken for a decode (we joined late), and all are looked at again.
+    """
+    view.partial.pop(id(batch), None)  # of a batch that never came back
+    for request in joined:
+        view.prefilling[request.request_id] = request.num_tokens
+    found = _split(view, batch)
+    surplus = batch.total_num_scheduled_tokens - found.prefill_tokens - len(found.decodes)
+    if surplus and not batch.scheduled_spec_decode_tokens and view.shape.plain:
+        view.look()
+        found = _split(view, batch)
+        surplus = batch.total_num_scheduled_tokens - found.prefill_tokens - len(found.decodes)
+    if not surplus:
+        return found
+    return found._replace(drafts=_drafts(batch, found), draft_tokens=_draft_tokens(batch, surplus))
+
+
+def _split(view: View, batch: Any) -> Split:
+    prefill = _prefill(view, batch) if view.prefilling else []
+    tokens = sum([row[2] for row in prefill])
+    return Split(_decodes(view, batch, prefill), prefill, tokens, (), 0)
+
+
+def _prefill(view: View, batch: Any) -> list[Prefill]:
+    """(request, start, tokens) of the prompt or of what was lost; vLLM has advanced them."""
+    prefilling, scheduled = view.prefilling, batch.num_scheduled_tokens
+    requests = view.scheduler.requests
+    rows: list[Prefill] = []
+    partial: list[Any] = []
+    done: list[Any] = []
+    for request_id, target in prefilling.items():
+        tokens = scheduled.get(request_id)
+        if tokens is None:
+            continue
+        request = requests[request_id]
+        computed = request.num_computed_tokens
+        start = computed - tokens
+        rows.append((request, start, min(tokens, target - start)))
+        (done if computed >= target else partial).append(request)
+    view.cannot_emit(batch, partial)
+    for request in done:
+        del prefilling[request.request_id]
+    return rows
+
+
+def _decodes(view: View, batch: Any, prefill: Sequence[Prefill]) -> Sequence[Any]:
+    """A member is a running request, once: as many members as running requests are the same."""
+    running, scheduled = view.scheduler.running, batch.num_scheduled_tokens
+    if len(scheduled) == len(running):
+        count = len(running) - len(prefill)
+        if not prefill or running[count:] == [row[0] for row in prefill]:
+            return running[:count] if prefill else running  # type: ignore[no-any-return]
+        inside = {row[0] for row in prefill}
+        return [request for request in running if request not in inside]
+    inside = {row[0].request_id for row in prefill}
+    return [r for r in running if (i := r.request_id) in scheduled and i not in inside]
+
+
+def _drafts(batch: Any, found: Split) -> list[tuple[Any, int]]:
+    scheduled = batch.num_scheduled_tokens
+    return [(r, n) for r in found.decodes if (n := scheduled[r.request_id]) != 1]
+
+
+def _draft_tokens(batch: Any, surplus: int) -> int:
+    drafts = batch.scheduled_spec_decode_tokens
+    return sum(map(len, drafts.values())) if drafts else surplus
+
+
+def pool(view: View) -> tuple[int, int, int]:
+    """(total, used, evictable) blocks. One block is vLLM's own and never given out.
+
+    What can be evicted is the cache's map without what running requests hold in full blocks. vLLM
+    doesn't count it: blocks of equal content and last blocks that are full make it an estimate.
+    """
+    blocks = view.scheduler.kv_cache_manager.block_pool
+    total, free = blocks.num_gpu_blocks - 1, blocks.get_num_free_blocks()
+    used = total - free
+    held = max(0, used - len(view.scheduler.running))
+    cached = len(blocks.cached_block_hash_to_block) - held
+    return total, used, max(0, min(free, cached))
+
+
+def outputs(view: View, result: Any) -> list[Any]:
+    """All EngineCoreOutput of an update, of every client."""
+    if view.shape.one_output:
+        return result.outputs  # type: ignore[no-any-return]
+    groups = [group.outputs for group in result.values()]
+    return groups[0] if len(groups) == 1 else [out for group in groups for out in group]
+
+
+def emissions(view: View, result: Any, batch: Any) -> list[tuple[Any, int]]:
+    """(member, tokens) of each that did not emit exactly one token.
+
+    A chunk that ends inside its prompt never emits. With as many silent members as such chunks
+    those are they; only otherwise all are compared.
+    """
+    scheduled = batch.num_scheduled_tokens
+    partial = view.partial.pop(id(batch), [])
+    out = outputs(view, result)
+    plain = view.shape.plain and not view.errors and not batch.scheduled_spec_decode_tokens
+    if plain and len(out) + len(partial) == len(scheduled):
+        return [(request, 0) for request in partial]
+    tokens: dict[str, int] = {}
+    for one in out:
+        tokens[one.request_id] = tokens.get(one.request_id, 0) + len(one.new_token_ids)
+    requests = view.scheduler.requests
+    silent = [(i, n) for i in scheduled if (n := tokens.get(i, 0)) != 1]
+    return [(requests.get(i) or Gone(i), n) for i, n in silent]
+
+
+def launched(model_output: Any) -> tuple[int, int]:
+    """(padded tokens, graph mode) where vLLM was told to count them."""
+    stats = getattr(model_output, "cudagraph_stats", None)
+    if stats is None:
+        return NULL32, 0
+    mode = str(stats.runtime_mode).rpartition(".")[2]
+    return stats.num_padded_tokens, GRAPH_MODE.get(mode, 0)

@@ -1,0 +1,76 @@
+"""What the adapter remembers between two calls of one scheduler: ids and counts, no requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchscope.adapters.facts import Progress
+from batchscope.adapters.vllm.requests import prefill_end
+from batchscope.adapters.vllm.shape import Shape
+
+IN_FLIGHT = 64
+_NOTHING: Mapping[str, int] = {}
+
+
+@dataclass
+class Now:
+    """Tokens by request of the decision that is being recorded; empty in between."""
+
+    in_step: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class View:
+    """One scheduler and what must be known of its past.
+
+    `prefilling` maps requests that still compute known tokens to how many those are, `away` holds
+    the preempted, `passed` the skipped ones with their reason (0: it has ended), `partial` by
+    id(batch) the members that can't emit; `held_back` says that prefills may be throttled.
+    """
+
+    scheduler: Any
+    shape: Shape
+    now: Now
+    prefilling: dict[str, int] = field(default_factory=dict)
+    away: dict[str, None] = field(default_factory=dict)
+    passed: dict[str, int] = field(default_factory=dict)
+    partial: dict[int, list[Any]] = field(default_factory=dict)
+    scheduling: bool = False
+    held_back: bool = False
+    preempted: bool = False
+    errors: int = 0
+    victim: Progress | None = None
+
+    def look(self) -> None:
+        """Begin with requests that were here before us: which are inside their prompt."""
+        self.prefilling.clear()
+        for request in self.scheduler.requests.values():
+            status = request.status.name
+            if status == "PREEMPTED":
+                self.away[request.request_id] = None
+            elif status == "RUNNING":
+                done = request.num_computed_tokens - self.now.in_step.get(request.request_id, 0)
+                if done < prefill_end(request):
+                    self.prefilling[request.request_id] = request.num_tokens
+
+    def cannot_emit(self, batch: object, members: list[Any]) -> None:
+        """Keep who computes a part of its prompt only, until the batch comes back."""
+        if members:
+            self.partial[id(batch)] = members
+            if len(self.partial) > IN_FLIGHT:
+                del self.partial[next(iter(self.partial))]
+
+    def forget(self, request_id: str) -> None:
+        """It has left."""
+        self.prefilling.pop(request_id, None)
+        self.away.pop(request_id, None)
+        self.passed.pop(request_id, None)
+
+
+def view_of(scheduler: Any, shape: Shape, now: Now) -> View:
+    """A view that has looked at who is there."""
+    view = View(scheduler, shape, now)
+    view.look()
+    return view
