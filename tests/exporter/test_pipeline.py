@@ -32,7 +32,8 @@ class Rig:
         return Load(writer, seed)
 
     def exporter(self, **given):
-        options = Options(commit_s=0.02, **given.pop("options", {}))
+        quick = {"commit_s": 0.02, "rest_s": (0.01, 0.05), "look_s": 0.05}
+        options = Options(**quick, **given.pop("options", {}))
         store = Store.open(given.pop("path", self.path))
         pipeline = Pipeline(self.folder, store, options=options, **given)
         pipeline.start()
@@ -185,7 +186,7 @@ def test_a_broken_and_a_stuck_sink_cost_counters_and_nothing_else(rig):
     stuck = Stuck()
     pipeline = rig.exporter(sinks={"broken": Broken(), "stuck": stuck})
     load = rig.engine()
-    for n in range(1, 21):
+    for n in range(1, 6):
         steps(load, 1)
         until(lambda n=n: count(pipeline, "all_iterations") == n)
     values = pipeline.exporter_values()

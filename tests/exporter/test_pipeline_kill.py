@@ -17,6 +17,7 @@ from batchscope.schemas.ring import list_rings
 from batchscope.schemas.slo import DEMO_SLO
 
 KILLS = int(os.environ.get("BATCHSCOPE_TEST_KILLS", "10"))
+STEPS = 250
 WALL_CLOCK = {"marks": ["unix_ns"], "slo": ["since_unix_ns"], "ring_state": ["blob"]}
 """Columns that say when the exporter saw something, and the state that isn't a table."""
 
@@ -75,9 +76,16 @@ def content(store):
     return found
 
 
+def commits(path):
+    store = Store.open(path)
+    batch = store.batch
+    store.close()
+    return batch
+
+
 def test_killed_exporters_leave_the_same_tables_as_one_that_lived(tmp_path, engine):
     chance = random.Random(KILLS)
-    writer, ring = engine(250 * KILLS, 0.001)
+    writer, ring = engine(STEPS * KILLS, 0.003)
     nursery = start("exporter_process", tmp_path / "rings", tmp_path / "killed.duckdb")
     opened = []
     for _ in range(KILLS):
@@ -85,16 +93,17 @@ def test_killed_exporters_leave_the_same_tables_as_one_that_lived(tmp_path, engi
         nursery.stdin.flush()
         pid, took = nursery.stdout.readline().split()
         opened.append(float(took))
-        time.sleep(chance.uniform(0.0, 0.3))  # until some point of its work
+        time.sleep(chance.uniform(0.1, 0.8))  # until some point of its work
         os.kill(int(pid), signal.SIGKILL)
         assert nursery.stdout.readline() == "ended\n"
     writer.wait(60)
     end(nursery)
+    assert commits(tmp_path / "killed.duckdb") > KILLS
     killed = exported(tmp_path / "rings", tmp_path / "killed.duckdb")
     os.mkdir(tmp_path / "again")
     shutil.copy(tmp_path / "kept", tmp_path / "again" / os.path.basename(ring))
     lived = exported(tmp_path / "again", tmp_path / "lived.duckdb")
-    assert len(lived["iterations"]) == 250 * KILLS
+    assert len(lived["iterations"]) == STEPS * KILLS
     for table, rows in lived.items():
         assert killed[table] == rows, table
     assert max(opened) < 1.0

@@ -32,26 +32,26 @@ from batchscope.schemas.slo import Slo
 
 log = logging.getLogger(__name__)
 
-SHORTEST_REST_S, LONGEST_REST_S = 0.1, 0.5
-"""Bounds of the pause between two rounds over all rings: freshness costs at most the longest."""
 REST_SHARE = 7
 """A pause is this many rounds long: a fold has a fixed cost (6 ms), so fewer and larger ones are
 cheaper. 8 rings of 256 members: rounds of 65 ms, an eighth of a core."""
 TICK_S = 0.05
 """How soon after a slow commit the next one is handed over."""
-DISCOVER_S = 0.5
-"""How often the folder is listed and the life of quiet engines is checked."""
 
 
 @dataclass(frozen=True)
 class Options:
     """How a pipeline works.
 
-    commit_s: least time between commits. queue_bytes: bound of rows that wait for the store.
+    commit_s: least time between commits. rest_s: bounds of the pause between two rounds over all
+    rings; the longest is what freshness costs. look_s: how often the folder is listed and the life
+    of quiet engines checked. queue_bytes: bound of rows that wait for the store.
     """
 
     slo: Slo | None = None
     commit_s: float = 0.25
+    rest_s: tuple[float, float] = (0.1, 0.5)
+    look_s: float = 0.5
     queue_bytes: int = 64 << 20
     bounds: Bounds = field(default_factory=Bounds)
     group: str | None = None
@@ -163,8 +163,7 @@ class Pipeline:
         while not self._stopping.is_set():
             began = time.monotonic()
             self._guarded(self._round)
-            rest = REST_SHARE * (time.monotonic() - began)
-            self._rest(0.0 if self._hurried() else min(max(rest, SHORTEST_REST_S), LONGEST_REST_S))
+            self._rest(0.0 if self._hurried() else self._pause(time.monotonic() - began))
         self._guarded(self._finish)
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -181,8 +180,12 @@ class Pipeline:
         self._read_all()
         if now >= self._next_look:
             self._look_around()
-            self._next_look = now + DISCOVER_S
+            self._next_look = now + self.options.look_s
         self._offer()
+
+    def _pause(self, round_s: float) -> float:
+        shortest, longest = self.options.rest_s
+        return min(max(REST_SHARE * round_s, shortest), longest)
 
     def _rest(self, seconds: float) -> None:
         """Pause, but hand over what the store thread had no time for."""

@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -172,9 +172,10 @@ class Store:
 
     def ring_states(self) -> dict[str, RingState]:
         """Where each ring stands, by ring_uuid."""
-        names = "ring_uuid, ring_id, ring_uuid, seq, byte_pos, fold_version, blob"
+        names = "ring_id, ring_uuid, seq, byte_pos, fold_version, blob"
         rows = self.rows(f"SELECT {names} FROM ring_state")  # noqa: S608
-        return {uuid: RingState(*at, _unpacked(blob)) for uuid, *at, blob in rows}
+        states = [RingState(*row) for row in rows]
+        return {state.ring_uuid: replace(state, blob=_unpacked(state.blob)) for state in states}
 
     def hellos(self) -> list[dict[str, Any]]:
         """The engines table as dicts: what is known of every ring there ever was."""
