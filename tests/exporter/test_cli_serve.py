@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from tests.support.engine_process import Load, hello
 from tests.support.served import until
 
+from batchscope.exporter.errors import StoreError
 from batchscope.exporter.store import Store
 from batchscope.schemas.ring import RingWriter
 
@@ -139,3 +141,36 @@ def test_a_store_is_read_after_the_fact_without_any_ring(tmp_path):
         assert json.loads(get(f"{url}/api/v1/query/engines"))["columns"]["engine"] == []
         assert json.loads(get(f"{url}/readyz")) == {"status": "ok"}
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_pages_of_a_store_file_bring_their_own_exporter(tmp_path):
+    pytest.importorskip("streamlit")
+    Store.open(tmp_path / "s.duckdb").close()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    words = ("--store", tmp_path / "s.duckdb", "--listen", f"127.0.0.1:{port}")
+    log = tmp_path / "log"
+    with open(log, "w") as out:
+        child = subprocess.Popen(command("dashboard", *words), stdout=out, stderr=out)
+    try:
+        until(lambda: healthy(port), seconds=30)
+        assert ended_by(child, signal.SIGTERM)[1] < 15
+    finally:
+        child.kill()
+        child.wait(10)
+    until(lambda: free(tmp_path / "s.duckdb"))  # its exporter is gone, too
+
+
+def healthy(port):
+    try:
+        return get(f"http://127.0.0.1:{port}/_stcore/health") == b"ok"
+    except OSError:
+        return False
+
+
+def free(path):
+    try:
+        Store.open(path).close()
+    except StoreError:
+        return False
+    return True

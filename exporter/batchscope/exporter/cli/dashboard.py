@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -40,8 +41,12 @@ def run(args: argparse.Namespace) -> int:
     if args.store is None:
         url = args.exporter or "http://127.0.0.1:9477"
         os.execve(sys.executable, _streamlit(host, port), _environment(url))  # noqa: S606
-    with _reading(args.store) as url:
-        return subprocess.call(_streamlit(host, port), env=_environment(url))
+    signal.signal(signal.SIGTERM, _leave)
+    with (
+        _reading(args.store) as url,
+        _running(_streamlit(host, port), env=_environment(url)) as pages,
+    ):
+        return pages.wait()
 
 
 def _streamlit(host: str, port: str) -> list[str]:
@@ -62,13 +67,25 @@ def _reading(store: Path) -> Iterator[str]:
     port = _free_port()
     flags = ["--read-only", "--store", str(store), "--listen", f"127.0.0.1:{port}"]
     command = [sys.executable, "-m", "batchscope.exporter.cli", "serve", *flags]
-    child = subprocess.Popen(command, env={**os.environ, "BATCHSCOPE_TOKEN": ""})
-    try:
+    with _running(command, env={**os.environ, "BATCHSCOPE_TOKEN": ""}) as child:
         _await(f"http://127.0.0.1:{port}", child)
         yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def _running(command: list[str], *, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that ends with us."""
+    child = subprocess.Popen(command, env=env)
+    try:
+        yield child
     finally:
         child.terminate()
         child.wait(10)
+
+
+def _leave(number: int, _: object) -> None:
+    """A signal as an exception, so that the children are taken down."""
+    raise SystemExit(128 + number)
 
 
 def _await(url: str, child: subprocess.Popen[bytes]) -> None:
