@@ -46,9 +46,10 @@ class Attachment:
         *,
         folder: Path,
         clock: Callable[[], int],
+        wall: Callable[[], int],
     ) -> None:
         self.recorder: Recorder | None = None
-        self.clock = clock
+        self.clock, self._wall = clock, wall
         self.spent_ns = 0
         self.subject = adapter.subject(engine)
         self.faults = Faults()
@@ -145,6 +146,7 @@ class Attachment:
             self._folder,
             hello,
             mono=self.clock,
+            wall=self._wall,
             group=group,
             size=int(size) if size.isdigit() else None,
         )

@@ -33,8 +33,10 @@ def attach(
     env: Mapping[str, str],
     *,
     clock: Callable[[], int] = time.monotonic_ns,
+    wall: Callable[[], int] = time.time_ns,
 ) -> Handle:
-    """Hook an engine as BATCHSCOPE says: 1 active, 0 not even wrapped, else dormant.
+    """Hook an engine as BATCHSCOPE says: 1 active, 0 not even wrapped, else dormant. `clock` and
+    `wall` give ns; an engine in virtual time brings both, running alike.
 
     Never raises; where there can be no ring it leaves the engine alone and says so in one line.
     Attaching twice gives the first handle again.
@@ -42,7 +44,7 @@ def attach(
     if env.get("BATCHSCOPE") == "0":
         return Off()
     try:
-        return _attached(engine, adapter) or _attach(adapter, engine, env, clock)
+        return _attached(engine, adapter) or _attach(adapter, engine, env, clock=clock, wall=wall)
     except Exception as why:  # noqa: BLE001  (the engine goes on without us)
         print(f"batchscope: off, {why}", file=sys.stderr)
         return Off()
@@ -56,13 +58,18 @@ def _attached(engine: Any, adapter: Adapter) -> Attachment | None:
 
 
 def _attach(
-    adapter: Adapter, engine: Any, env: Mapping[str, str], clock: Callable[[], int]
+    adapter: Adapter,
+    engine: Any,
+    env: Mapping[str, str],
+    *,
+    clock: Callable[[], int],
+    wall: Callable[[], int],
 ) -> Attachment:
     folder = ring_folder(env)
     if folder is None:
         raise RingUnavailable("no folder in memory for the ring: set BATCHSCOPE_DIR")
     _watch_forks()
-    attachment = Attachment(adapter, engine, env, folder=folder, clock=clock)
+    attachment = Attachment(adapter, engine, env, folder=folder, clock=clock, wall=wall)
     attachment.begin()
     _attachments.add(attachment)
     return attachment

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -73,9 +74,18 @@ def seams() -> tuple[Seam, ...]:
     )
 
 
-def attach(engine: Any, env: Mapping[str, str] = os.environ) -> Handle:
-    """Hook a bundled Engine, on the thread that steps it or before it steps. Never raises."""
-    return boot.attach(adapter(), engine, env)
+def attach(
+    engine: Any,
+    env: Mapping[str, str] = os.environ,
+    *,
+    clock: Callable[[], int] = time.monotonic_ns,
+    wall: Callable[[], int] = time.time_ns,
+) -> Handle:
+    """Hook a bundled Engine, on the thread that steps it or before it steps. Never raises.
+
+    Records carry `clock`: that of the engine, when it runs in virtual time, and a `wall` with it.
+    """
+    return boot.attach(adapter(), engine, env, clock=clock, wall=wall)
 
 
 def adapter() -> Adapter:

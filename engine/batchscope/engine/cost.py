@@ -74,6 +74,6 @@ class CostRunner:
         return tokens
 
     def _sample(self, member: Member) -> int:
-        position = member.seq.num_tokens
-        last = member.seq.tokens(position - 1, position)[0]
-        return 1 + (31 * last + 7 * position) % self._modulus
+        seq = member.seq
+        last = (seq.output or seq.prompt)[-1]
+        return 1 + (31 * last + 7 * seq.num_tokens) % self._modulus
