@@ -285,7 +285,9 @@ class NaiveFold:
         if q.serial in self.blocked:
             self.unblock(q.serial, t)
         unix = t + self.offset
-        for (reason, skipped), (n, ns) in sorted(q.booked.items(), key=lambda x: (x[0][1], x[0][0])):
+        for (reason, skipped), (n, ns) in sorted(
+            q.booked.items(), key=lambda x: (x[0][1], x[0][0])
+        ):
             self.rows["waits"].append(
                 {
                     "serial": q.serial,
@@ -321,7 +323,13 @@ class NaiveFold:
     def unblock(self, s, t):
         reason, since = self.blocked.pop(s)
         self.rows["blocked"].append(
-            {"serial": s, "reason": reason, "from_ns": since, "to_ns": t, "unix_ns": t + self.offset}
+            {
+                "serial": s,
+                "reason": reason,
+                "from_ns": since,
+                "to_ns": t,
+                "unix_ns": t + self.offset,
+            }
         )
 
     def on_preempted(self, f, _):
@@ -391,9 +399,7 @@ class NaiveFold:
             b.update(interval=span - idle, host=host, exec=span - idle - host, idle_ns=idle)
         emitted = dict(tails["emitted"])
         b["gap_members"] = b["decode_ctx"] = b["product"] = b["recomputed"] = 0
-        b["output"] = (
-            b["n_decode"] + b["n_prefill"] + sum(n - 1 for _, n in tails["emitted"])
-        )
+        b["output"] = b["n_decode"] + b["n_prefill"] + sum(n - 1 for _, n in tails["emitted"])
         for s in b["decode"] or ():
             self.step(b, s, "decode", None, b["drafts"].get(s, 1), emitted.get(s, 1), plain)
         for s, start, tokens in b["prefill"]:
@@ -509,7 +515,7 @@ class NaiveFold:
             run is not None
             and (phase, tokens, recompute, admission)
             == (run["phase"], run["tokens"], run["recompute"], run["admission"])
-            and (tokens > 1 and phase == 2 or emitted == run["last_emitted"])
+            and ((tokens > 1 and phase == 2) or emitted == run["last_emitted"])
             and (phase == 2 or start == run["end"])
             and run["stride"] in (0, distance)
         )
@@ -620,7 +626,9 @@ class NaiveFold:
             "queue_ns": since(q.first_sched, q.arrived),
             "ttft_ns": since(q.first_token, q.arrived),
             "e2e_ns": since(q.last_token, q.arrived),
-            "tpot_ns": span // (q.out - 1) if span is not None and q.out > 1 and q.gaps_ok else None,
+            "tpot_ns": span // (q.out - 1)
+            if span is not None and q.out > 1 and q.gaps_ok
+            else None,
             "tbt_p50_ns": quantile(50),
             "tbt_p90_ns": quantile(90),
             "tbt_p95_ns": quantile(95),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from batchscope.schemas import records as r
 from tests.support.records import Script
+
+from batchscope.schemas import records as r
 
 REASONS = ("token_budget", "max_requests", "kv_blocks", "preemption", None)
 

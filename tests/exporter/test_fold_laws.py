@@ -1,15 +1,14 @@
 """The fold against a plain one, record by record, and against itself, cut anywhere."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.exporter.naive_fold import NaiveFold
+from tests.exporter.schedules import Engine
 
 from batchscope.exporter.fold import RingFold
 from batchscope.schemas.records import NULL64
 from batchscope.schemas.slo import Slo
-from tests.exporter.naive_fold import NaiveFold
-from tests.exporter.schedules import Engine
 
 SLO = Slo.parse("ttft<=200us,tbt_p90<=40us".replace("us", "us"), name="x")
 SLO = Slo("x", (("tbt_p90", 40), ("ttft", 200)), 1)
@@ -54,10 +53,23 @@ def check(script, slo=SLO):
     fast = plain(fold.fold(script.chunk()))
     naive = NaiveFold(script.hello, slo)
     slow = naive.feed(script.bodies)
-    for table in ("iterations", "runs", "gaps", "requests", "waits", "blocked", "deferrals",
-                  "preemptions", "losses"):
+    for table in (
+        "iterations",
+        "runs",
+        "gaps",
+        "requests",
+        "waits",
+        "blocked",
+        "deferrals",
+        "preemptions",
+        "losses",
+    ):
         same_rows(fast, slow, table)
-    counted = {k: n for k, n in fold.totals.counters.items() if k[0] not in ("audit_checks", "audit_violations")}
+    counted = {
+        k: n
+        for k, n in fold.totals.counters.items()
+        if k[0] not in ("audit_checks", "audit_violations")
+    }
     assert counted == {k: n for k, n in naive.counters.items() if n}
     return fold
 

@@ -61,6 +61,10 @@ class Audit:
             "example": [self.examples.get(law) for law in laws],
         }
 
+    def to_json(self) -> dict[str, Any]:
+        """The arguments that make it again, in a fixed order."""
+        return {name: dict(sorted(counts.items())) for name, counts in vars(self).items()}
+
     def counters(self) -> dict[tuple[str, tuple[str, ...]], int]:
         """As catalogue counters."""
         seen = {("audit_checks", (law,)): n for law, n in self.checks.items()}

@@ -18,7 +18,7 @@ _IDENTITY = (
 )
 
 
-def enter(state: State, piece: Piece, offsets: Offsets) -> tuple[Roll, Ints, list[Table]]:
+def enter(state: State, piece: Piece, offsets: Offsets) -> tuple[Roll, Ints, Table | None]:
     """(roll with all newcomers, position of each one's birth, rows of _arrivals)."""
     known = Roll(state.live)
     arrivals: list[Table] = []
@@ -37,8 +37,17 @@ def enter(state: State, piece: Piece, offsets: Offsets) -> tuple[Roll, Ints, lis
         births.append(part.pos[new])
         arrivals.append(_for_spans(part, new, offsets))
         _keep_texts(state, part, new)
-    roll = known.joined(np.concatenate(born))
-    return roll, _positions(roll, np.concatenate(born)["serial"], np.concatenate(births)), arrivals
+    everyone, pos = np.concatenate(born), np.concatenate(births)
+    roll = known.joined(everyone)
+    return roll, _positions(roll, everyone["serial"], pos), _in_order(arrivals, pos)
+
+
+def _in_order(parts: list[Table], pos: Ints) -> Table | None:
+    """Rows of both kinds as they came."""
+    if not len(pos):
+        return None
+    order = np.argsort(pos)
+    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
 
 
 def _positions(roll: Roll, serials: Ints, births: Ints) -> Ints:

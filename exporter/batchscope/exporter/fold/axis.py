@@ -133,7 +133,9 @@ def _idle(work: Work, pos: Ints, at: Ints) -> tuple[Ints, Bools]:
     moved = np.diff(np.where(clock == NULL, times[0] if len(times) else 0, clock))
     total = state.idle + np.cumsum(np.where(before <= 0, moved, 0))
     idle = np.diff(total[is_end], prepend=0)
-    exact = np.concatenate([[-1], pos[:-1]]) >= since if len(pos) else np.empty(0, bool)
+    told = pos > since
+    exact = np.concatenate([[state.c_synced], told])[:-1]
+    state.c_synced = bool(told[-1]) if len(pos) else state.c_synced
     _judge_live(work, places, live, base, since)
     if len(places):
         ended = int(total[is_end][-1]) if is_end.any() else 0

@@ -9,7 +9,7 @@ import numpy as np
 from batchscope.exporter.fold.axis import given_up
 from batchscope.exporter.fold.contexts import Contexts
 from batchscope.exporter.fold.flight import keep_in_flight, set_members, unknown_members
-from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, Rows, spread
+from batchscope.exporter.fold.layout import FAR, IN_FLIGHT, NULL, Bools, Ints, Rows, spread
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.steps import Steps
 from batchscope.exporter.fold.work import Work
@@ -126,7 +126,9 @@ def _prefill_sums(work: Work) -> tuple[Ints, Ints]:
     mine = j >= 0
     rows, j, actor = rows[mine], j[mine], work.prefill_actors[mine]
     product = np.bincount(j, rows["tokens"] * rows["start"], n).astype(np.int64)
-    first = np.append(np.where(work.rows["first_preempt"] == NULL, FAR, work.rows["first_preempt"]), FAR)[actor]
+    first = np.append(
+        np.where(work.rows["first_preempt"] == NULL, FAR, work.rows["first_preempt"]), FAR
+    )[actor]
     named = np.append(work.rows["named"], 0)[actor]
     gone = actor < 0
     told = _of_gone(work, rows["serial"][gone], "first_preempt")
@@ -258,10 +260,13 @@ def _emit(work: Work, rows: Rows, pos: Ints) -> None:
     final = np.isin(links["iteration_id"], rows["iteration_id"])
     mine = links[final]
     if len(mine):
-        mine = mine[np.lexsort((mine["serial"], mine["link"], mine["iteration_id"]))]
+        place = np.argsort(rows["iteration_id"])
+        at = place[np.searchsorted(rows["iteration_id"], mine["iteration_id"], sorter=place)]
+        mine = mine[np.lexsort((mine["serial"], mine["link"], at))]
         names = ("iteration_id", "serial", "link", "tokens")
         work.emit("_links", **{name: mine[name].copy() for name in names})
-    work.state.links = links[~final]
+    lately = links["iteration_id"] + IN_FLIGHT >= work.state.next_id
+    work.state.links = links[~final & lately]
 
 
 def columns(rows: Rows) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def _begin(state: State, piece: Piece, *, slo: Slo | None, block: int | None) ->
     offsets = Offsets(state.offset, piece.of(r.SEGMENT))
     roll, births, arrivals = enter(state, piece, offsets)
     work = Work(state, piece, offsets, slo, block, roll, births, state.flight)
-    for table in arrivals:
-        work.emit("_arrivals", **table)
+    if arrivals is not None:
+        work.emit("_arrivals", **arrivals)
     arrived = (births >= 0) & (roll.rows["arrived"] != NULL)
     state.totals.count("requests_arrived", int(arrived.sum()))
     return work

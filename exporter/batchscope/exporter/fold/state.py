@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from batchscope.exporter.audit import Audit
 from batchscope.exporter.fold import layout
@@ -56,9 +55,11 @@ class State:
     k: int = 0
     c: int = NULL
     completed_unix: int = NULL
-    # idle: live count, whether it is exact, latest mark, idle since the last completion
+    # idle: live count, whether it is exact (and was at the last completion), latest mark, idle
+    # since the last completion
     live_count: int = 0
     synced: bool = False
+    c_synced: bool = False
     mark: int = NULL
     idle: int = 0
     # decisions
@@ -112,11 +113,13 @@ class State:
     def dump(self, extra: dict[str, Any]) -> bytes:
         """As bytes; `extra` is JSON that the caller wants back."""
         head = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
-        head |= {"totals": self.totals.to_json(), "audit": vars(self.audit), "extra": extra}
+        head |= {"totals": self.totals.to_json(), "audit": self.audit.to_json(), "extra": extra}
         head |= {name: sorted(head[name].items()) for name in _DICTS}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        for name in ("gaps", "emitted", "skips"):
-            arrays[name] = _by_serial(arrays[name])
+        # each piece appends what it saw: only the order of one request's emissions has a meaning
+        arrays["emitted"] = self.emitted[np.argsort(self.emitted["serial"], kind="stable")]
+        for name in ("gaps", "skips", "links"):
+            arrays[name] = np.sort(arrays[name])
         return pack(FOLD_VERSION, head=head, arrays=arrays)
 
     @classmethod
@@ -129,8 +132,3 @@ class State:
         for name in _DICTS:
             head[name] = dict(head[name])
         return cls(**head, **arrays), extra
-
-
-def _by_serial(rows: Rows) -> npt.NDArray[np.void]:
-    # each piece appends what it saw of all requests: only the order within one has a meaning
-    return rows[np.argsort(rows["serial"], kind="stable")]

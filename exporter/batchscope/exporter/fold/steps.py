@@ -61,7 +61,7 @@ def steps_of(work: Work) -> Steps:
     actor, j, serial = _decodes(work, np.concatenate([heads, rest]))
     many = np.concatenate([np.ones(len(heads), np.int64), times])
     each = _per_completion(work, np.concatenate([heads, rest]), many)
-    over = (actor < 0) | (work.completions.pos[j] > work.ends[actor])
+    over = (actor < 0) | (work.completions.pos[j] > np.append(work.ends, 0)[actor])
     late = j[over], each[over], serial[over]
     decode = _columns(0, actor[~over], work.completions.pos[j[~over]], each[~over])
     prefill = _prefills(work)

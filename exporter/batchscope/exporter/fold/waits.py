@@ -197,8 +197,10 @@ def _write(
 
 def _keep_open(work: Work, spans: Spans, over: Bools) -> None:
     rows = work.rows
-    rows["wait"][spans.actor[over]] = 0
-    rows["resumed"][spans.actor[over]] = 0
+    ended = spans.actor[over]
+    for name in ("wait", "resumed", "wait_n", "wait_t"):
+        rows[name][ended] = 0
+    rows["wait_since"][ended] = NULL
     still = np.flatnonzero(~over)
     actor = spans.actor[still]
     rows["wait"][actor] = np.where(spans.counted[still], 2, 1)
