@@ -24,6 +24,9 @@ from typing import Any
 
 import duckdb
 
+from batchscope.exporter.retention import Bounds, retain
+from batchscope.exporter.store import Store
+
 TICKS = os.sysconf("SC_CLK_TCK")
 CASES: tuple[tuple[str, int, float, int, int], ...] = (
     ("P3 steady: 256 members, churn in 2 %", 1, 10_000, 1, 50),
@@ -199,7 +202,18 @@ def _disk(at: Exporter) -> dict[str, float]:
         "bytes_per_member_step": round(sizes["runs"] / steps, 4),
         "bytes_per_iteration": round(sizes["iterations"] / iterations, 1),
         "steps_per_run": round(steps / max(1, runs), 1),
+        **_kept(at.store),
     }
+
+
+def _kept(path: Path) -> dict[str, float]:
+    """Used bytes before and after retention to half of them: whole row groups, 122,880 rows."""
+    store = Store.open(path)
+    before = store.used_bytes()
+    retain(store, Bounds(max_bytes=before // 2), now_unix_ns=time.time_ns())
+    after = store.used_bytes()
+    store.close()
+    return {"used_mb": round(before / 1e6, 1), "kept_mb_of_half": round(after / 1e6, 1)}
 
 
 def _alone(store: duckdb.DuckDBPyConnection, table: str, folder: Path) -> int:

@@ -48,6 +48,7 @@ def test_files_are_looked_for_here_then_in_the_config_home():
     [
         ("listen", "9477", "flag --listen: can't use '9477' for listen: write it as"),
         ("listen", "127.0.0.1:99999", "write it as"),
+        ("keep_size", "1MB", "must be 64MB or more"),
         ("memory", "lots", "write a size as"),
         ("slo", "speed<=1s", "unknown SLO term 'speed'"),
         ("otlp", "collector:4318", "write a URL"),

@@ -106,7 +106,7 @@ def test_killed_exporters_leave_the_same_tables_as_one_that_lived(tmp_path, engi
     assert len(lived["iterations"]) == STEPS * KILLS
     for table, rows in lived.items():
         assert killed[table] == rows, table
-    assert max(opened) < 1.0
+    assert max(opened) < 1.0  # CPU seconds: other load on the machine doesn't count
 
 
 def test_a_killed_engine_leaves_everything_up_to_its_last_decision(tmp_path, engine):

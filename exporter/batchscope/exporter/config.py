@@ -22,6 +22,7 @@ Env = Mapping[str, str]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?$", re.IGNORECASE)
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+LEAST_KEPT = 64 << 20
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -30,6 +31,12 @@ def _size(text: str) -> int:
     if match is None:
         raise ValueError("write a size as 512MB or 8GB")
     return round(float(match[1]) * _SCALE[match[2].upper()])
+
+
+def _kept(text: str) -> int:
+    if _size(text) < LEAST_KEPT:
+        raise ValueError("must be 64MB or more: space is freed by groups of 122,880 rows")
+    return _size(text)
 
 
 def _listen(text: str) -> tuple[str, int]:
@@ -139,7 +146,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("slo", _slo, "SLO", None, "judge requests by it, e.g. ttft<=2s,tbt_p99<=200ms"),
     Setting("memory", _size, "SIZE", "256MB", "memory of the store"),
     Setting("queue", _size, "SIZE", "64MB", "rows that may wait while the store can't write"),
-    Setting("keep_size", _size, "SIZE", "8GB", "beyond it the oldest detail is deleted"),
+    Setting("keep_size", _kept, "SIZE", "8GB", "beyond it the oldest detail is deleted"),
     Setting("keep_days", _number(0.001, 36500), "DAYS", "14", "what is older is deleted"),
     Setting("otlp", _url, "URL", None, "send spans to this OTLP receiver"),
     Setting("otlp_protocol", _one_of("http", "grpc"), "NAME", "http", "http or grpc"),
