@@ -67,7 +67,8 @@ class Audit:
 
     def counters(self) -> dict[tuple[str, tuple[str, ...]], int]:
         """As catalogue counters."""
-        seen = {("audit_checks", (law,)): n for law, n in self.checks.items()}
-        return seen | {
-            ("audit_violations", (law,)): self.violations.get(law, 0) for law in self.checks
-        }
+        out: dict[tuple[str, tuple[str, ...]], int] = {}
+        for law, checks in self.checks.items():
+            out["audit_checks", (law,)] = checks
+            out["audit_violations", (law,)] = self.violations.get(law, 0)
+        return out

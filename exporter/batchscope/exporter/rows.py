@@ -45,7 +45,7 @@ _ENUMS: dict[str, type[Word]] = {
     "graph_mode": GraphMode,
     "kind": NoticeKind,
 }
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "BIGINT": pa.int64(),
     "UBIGINT": pa.uint64(),
     "INTEGER": pa.int32(),
@@ -63,7 +63,7 @@ def to_arrow(table: str, columns: Columns) -> pa.Table:
     return pa.table({name: _column(name, kind, columns[name]) for name, kind in kinds.items()})
 
 
-def _column(name: str, kind: str, values: Any) -> pa.Array:
+def _column(name: str, kind: str, values: Any) -> Any:
     if isinstance(values, list):
         return pa.array(values, _TYPES[kind])
     if kind == "VARCHAR":
@@ -78,19 +78,19 @@ def _column(name: str, kind: str, values: Any) -> pa.Array:
     return pa.array(values, mask=mask)
 
 
-def _words(name: str, codes: npt.NDArray[np.int64]) -> pa.DictionaryArray:
+def _words(name: str, codes: npt.NDArray[np.int64]) -> Any:
     table = _dictionary(_ENUMS[name])
     known = (codes > 0) & (codes <= len(table))
-    indices = pa.array(np.where(known, codes - 1, 0).astype(np.int32), mask=~known)
+    indices: Any = pa.array(np.where(known, codes - 1, 0).astype(np.int32), mask=~known)
     return pa.DictionaryArray.from_arrays(indices, table)
 
 
 @cache
-def _dictionary(kind: type[Word]) -> pa.Array:
+def _dictionary(kind: type[Word]) -> Any:
     return pa.array(words(kind)[1:], pa.string())
 
 
-def _hex(bits: npt.NDArray[np.int64]) -> pa.Array:
+def _hex(bits: npt.NDArray[np.int64]) -> Any:
     unsigned = bits.astype(np.uint64).tolist()
     texts = [f"{n:016x}" for n in unsigned]
     return pa.array(texts, pa.string(), mask=bits == NULL64)

@@ -32,7 +32,7 @@ def enter(state: State, piece: Piece, offsets: Offsets) -> tuple[Roll, Ints, Tab
         new = fresh(serials, known.joined(np.concatenate(born)), state.gone["serial"])
         if record is r.LIVE:
             _retold(known, part)
-        rows = make(state, part, offsets)[new]
+        rows = make(part, offsets)[new]
         born.append(rows)
         births.append(part.pos[new])
         arrivals.append(_for_spans(part, new, offsets))
@@ -56,7 +56,7 @@ def _positions(roll: Roll, serials: Ints, births: Ints) -> Ints:
     return out
 
 
-def _arrived(state: State, part: Part, offsets: Offsets) -> Rows:
+def _arrived(part: Part, offsets: Offsets) -> Rows:
     rows = announced(part)
     at = part.wide("at_ns")
     rows["arrived"] = rows["wait_since"] = at
@@ -65,7 +65,7 @@ def _arrived(state: State, part: Part, offsets: Offsets) -> Rows:
     return rows
 
 
-def _lived(state: State, part: Part, offsets: Offsets) -> Rows:
+def _lived(part: Part, _: Offsets) -> Rows:
     """Here before us: when it arrived is unknown, and so is the past of what has one."""
     rows = announced(part)
     _tell(rows, part, np.arange(len(part)))

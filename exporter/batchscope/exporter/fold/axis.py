@@ -85,7 +85,7 @@ def _fill(work: Work, part: Part, done: Completions) -> None:
 
 def _after_stranger(pos: Ints, strangers: Ints) -> Bools:
     """Completions before which an unknown batch came back: their interval has no known begin."""
-    return np.diff(np.searchsorted(strangers, pos), prepend=0) > 0
+    return np.asarray(np.diff(np.searchsorted(strangers, pos), prepend=0) > 0)
 
 
 def _measure(work: Work, done: Completions, idle: Ints, exact: Bools) -> Bools:
@@ -106,7 +106,7 @@ def _measure(work: Work, done: Completions, idle: Ints, exact: Bools) -> Bools:
         ("idle", idle),
     ):
         flight[name][rows] = np.where(known, values, NULL)
-    return known & (span >= 0) & (idle == 0)
+    return np.asarray(known & (span >= 0) & (idle == 0))
 
 
 def _advance(work: Work, done: Completions, strangers: Ints) -> None:

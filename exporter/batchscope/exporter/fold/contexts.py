@@ -50,7 +50,7 @@ def contexts_of(work: Work, steps: Steps) -> Contexts:
     recompute[prefill] = steps.first[prefill] >= first[steps.actor[prefill]]
     before, after = _chain(work, steps, stale)
     if stale.any():
-        _stale_contexts(work, steps, stale, before, after)
+        _stale_contexts(work, steps, stale, before)
     return Contexts(before, after, stale, recompute, admission)
 
 
@@ -132,7 +132,7 @@ def _before_anchors(steps: Steps, anchor: Bools, entry: Ints, *, before: Ints, a
     before[first] = of_heads[first]
 
 
-def _stale_contexts(work: Work, steps: Steps, stale: Bools, before: Ints, after: Ints) -> None:
+def _stale_contexts(work: Work, steps: Steps, stale: Bools, before: Ints) -> None:
     """A stale step ran on the context that its request had when it was preempted."""
     preempts = steps.kind == PREEMPT
     marks = np.where(preempts, np.arange(len(steps)), -1)

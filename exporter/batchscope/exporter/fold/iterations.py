@@ -72,12 +72,12 @@ def measure(work: Work, steps: Steps, contexts: Contexts, gap_members: Ints) -> 
 def _output(work: Work) -> Ints:
     done, part = work.completions, work.piece.of(r.COMPLETED)
     rows = work.flight[done.rows]
-    out = rows["n_decode"] + rows["n_prefill"]
+    out: Ints = rows["n_decode"] + rows["n_prefill"]
     if part is None:
         return out
     offsets, emitted = part.tail("emitted")
     extra = np.concatenate([[0], np.cumsum(emitted["tokens"].astype(np.int64) - 1)])
-    return out + (extra[offsets[1:]] - extra[offsets[:-1]])[done.record]
+    return np.asarray(out + (extra[offsets[1:]] - extra[offsets[:-1]])[done.record])
 
 
 def _decode_contexts(work: Work, steps: Steps, contexts: Contexts) -> Ints:

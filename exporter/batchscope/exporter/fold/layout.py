@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from batchscope.schemas.reasons import DeferralReason
-from batchscope.schemas.records import NULL64 as NULL
+from batchscope.schemas.records import NULL64
 
+NULL = NULL64
+"""Unknown."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.void]

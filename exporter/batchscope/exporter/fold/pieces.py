@@ -126,7 +126,7 @@ def _by_size(chunk: Chunk) -> Ints:
         return np.empty(0, np.int64)
     members = columns.fields["n_decode"].astype(np.int64) + columns.fields["n_prefill"]
     full = np.cumsum(members) // MEMBER_STEPS
-    return columns.index[np.flatnonzero(np.diff(full, prepend=0))]
+    return np.asarray(columns.index[np.flatnonzero(np.diff(full, prepend=0))])
 
 
 def _tells_news(chunk: Chunk, state: State) -> bool:
@@ -153,7 +153,7 @@ def _live_groups(chunk: Chunk) -> Ints:
         return np.empty(0, np.int64)
     others = np.cumsum(~np.isin(chunk.kind, _AROUND_LIVE))
     at = others[columns.index]
-    return columns.index[np.diff(at, prepend=-1) != 0]
+    return np.asarray(columns.index[np.diff(at, prepend=-1) != 0])
 
 
 def _hidden_spans(chunk: Chunk, state: State) -> tuple[Ints, Ints]:

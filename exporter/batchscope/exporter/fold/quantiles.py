@@ -81,7 +81,7 @@ def _discrete(who: Ints, lengths: Ints, complete: Bools) -> dict[str, Ints]:
     return out | {"tbt_max": _at(ordered, base + n - 1, known)}
 
 
-def _at(ordered: Ints, index: Ints, known: Ints) -> Ints:
+def _at(ordered: Ints, index: Ints, known: Bools) -> Ints:
     out = np.full(len(index), NULL, np.int64)
     out[known] = ordered[index[known]]
     return out

@@ -102,7 +102,7 @@ def _write(
     columns["verdict"] = judge(work, columns)
     _name_slo(work, columns, len(rows))
     work.emit("requests", **columns)
-    _count(work, rows, columns)
+    _count(work, columns)
 
 
 def _facts(state: State, rows: Rows, has_deadlines: bool) -> dict[str, Any]:  # noqa: FBT001
@@ -160,7 +160,7 @@ def _name_slo(work: Work, columns: dict[str, Any], n: int) -> None:
     columns["slo_version"] = np.full(n, NULL if slo is None else slo.version, np.int64)
 
 
-def _count(work: Work, rows: Rows, columns: dict[str, Any]) -> None:
+def _count(work: Work, columns: dict[str, Any]) -> None:
     totals = work.state.totals
     for code, n in enumerate(np.bincount(columns["finish_reason"]).tolist()):
         known = code if 0 < code < len(_REASONS) else FinishReason.UNKNOWN.code

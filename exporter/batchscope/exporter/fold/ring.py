@@ -86,7 +86,7 @@ class RingFold:
     def gauges(self) -> dict[tuple[str, tuple[str, ...]], int]:
         """Values as of the latest record; what is unknown is left out."""
         state, known = self._state, self._state.gauges
-        out = {
+        out: dict[tuple[str, tuple[str, ...]], int] = {
             (name, ()): known[name]
             for name in ("running_requests", "waiting_requests")
             if name in known

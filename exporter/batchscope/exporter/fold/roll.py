@@ -1,4 +1,4 @@
-"""The requests of a piece: those that live, those that arrive in it, those that turn up unannounced.
+"""The requests of a piece: those that live, that arrive in it, that turn up unannounced.
 
 A serial is never reused, so within a piece a request has at most one birth and one end.
 """
@@ -76,7 +76,7 @@ def announced(part: Part) -> Rows:
 
 
 def unannounced(serials: Ints) -> Rows:
-    """Rows of requests whose announcement was lost: nothing is known, and what follows is partial."""
+    """Rows of requests whose announcement was lost: what follows of them is partial."""
     rows = live_rows(len(serials))
     rows["serial"] = serials
     rows["broken"] = 1

@@ -290,7 +290,7 @@ def from_roll(work: Work, actors: Ints, pos: Ints) -> Rows:
     out["actor"], out["pos"] = actors, pos
     for name in _KEPT:
         out[name] = work.rows[f"run_{name}"][actors]
-    return out[(out["phase"] != 0) & (out["n"] > 0)]
+    return np.asarray(out[(out["phase"] != 0) & (out["n"] > 0)])
 
 
 def _close(

@@ -5,7 +5,9 @@ Canonical: two folds that have seen the same records dump the same bytes, howeve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,8 +45,9 @@ def _zeros() -> Ints:
     return np.zeros(REASONS, np.int64)
 
 
-def _none(name: str) -> Any:
-    return field(default_factory=lambda: np.zeros(0, _ARRAYS[name]))
+def _no(name: str) -> Callable[[], Any]:
+    """Makes an empty array of that name's layout."""
+    return partial(np.zeros, 0, _ARRAYS[name])
 
 
 @dataclass
@@ -84,16 +87,16 @@ class State:
     totals: Totals = field(default_factory=Totals)
     audit: Audit = field(default_factory=Audit)
     # arrays
-    live: Rows = _none("live")
-    flight: Rows = _none("flight")
-    gone: Rows = _none("gone")
-    prefill: Rows = _none("prefill")
-    drafts: Rows = _none("drafts")
-    links: Rows = _none("links")
-    gaps: Rows = _none("gaps")
-    emitted: Rows = _none("emitted")
-    skips: Rows = _none("skips")
-    history: Ints = _none("history")
+    live: Rows = field(default_factory=_no("live"))
+    flight: Rows = field(default_factory=_no("flight"))
+    gone: Rows = field(default_factory=_no("gone"))
+    prefill: Rows = field(default_factory=_no("prefill"))
+    drafts: Rows = field(default_factory=_no("drafts"))
+    links: Rows = field(default_factory=_no("links"))
+    gaps: Rows = field(default_factory=_no("gaps"))
+    emitted: Rows = field(default_factory=_no("emitted"))
+    skips: Rows = field(default_factory=_no("skips"))
+    history: Ints = field(default_factory=_no("history"))
     """Instants of the last completions, the newest is number k - 1."""
     cum_n: Ints = field(default_factory=_zeros)
     """Decisions so far, by the reason at which they stopped."""
@@ -102,7 +105,7 @@ class State:
     deferred: Ints = field(default_factory=_zeros)
     """Requests that the last decision left out, by reason."""
     set_offsets: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
-    set_serials: Ints = _none("set_serials")
+    set_serials: Ints = field(default_factory=_no("set_serials"))
     """Decode members of the batches in flight and of the last one, set after set."""
 
     @property
@@ -131,4 +134,5 @@ class State:
         head["audit"] = Audit(**head["audit"])
         for name in _DICTS:
             head[name] = dict(head[name])
-        return cls(**head, **arrays), extra
+        told: dict[str, Any] = {**head, **arrays}
+        return cls(**told), extra

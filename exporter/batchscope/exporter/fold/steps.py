@@ -8,6 +8,7 @@ member, whatever their number: the first of them, and all the rest. At 256 membe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -230,7 +231,7 @@ def _override(work: Work, steps: Steps, keys: Ints, shift: int) -> None:
 
 
 def _put(
-    work: Work, column: Ints, keys: Ints, shift: int, j: Ints, serials: Rows, values: Rows
+    work: Work, column: Ints, keys: Ints, shift: int, j: Ints, serials: Any, values: Any
 ) -> None:
     actor = work.roll.find(serials)
     kept = (j >= 0) & (actor >= 0)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchscope.exporter.clock import Offsets
-from batchscope.exporter.fold.layout import Bools, Ints, Rows
+from batchscope.exporter.fold.layout import DRAFTS, PREFILL, Bools, Ints, Rows
 from batchscope.exporter.fold.pieces import Piece
 from batchscope.exporter.fold.roll import Roll
 from batchscope.exporter.fold.state import State
@@ -85,9 +85,9 @@ class Work:
     set_serials: Ints = field(default_factory=none)
     set_actors: Ints = field(default_factory=none)
     """Where in the roll they are, -1: gone."""
-    prefill: Rows = field(default_factory=lambda: np.empty(0))
+    prefill: Rows = field(default_factory=lambda: np.zeros(0, PREFILL))
     prefill_actors: Ints = field(default_factory=none)
-    drafts: Rows = field(default_factory=lambda: np.empty(0))
+    drafts: Rows = field(default_factory=lambda: np.zeros(0, DRAFTS))
     next_ids: tuple[Ints, Ints] = field(default_factory=lambda: (none(), none()))
     gaps: list[Rows] = field(default_factory=list)
     history: Ints = field(default_factory=none)
