@@ -24,7 +24,7 @@ def _demo(*args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module", params=["cost", "torch"])
 def outcome(request: pytest.FixtureRequest) -> dict[str, Any]:
-    done = _demo("--engine", request.param, "--once", "--seconds", "10", "--json")
+    done = _demo("--engine", request.param, "--once", "--seconds", "12", "--load", "3", "--json")
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
