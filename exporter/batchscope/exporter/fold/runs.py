@@ -68,6 +68,17 @@ def runs(work: Work, steps: Steps, contexts: Contexts) -> None:
     _keep_tails(work, tails)
 
 
+def end_runs(work: Work, actors: Ints) -> None:
+    """Write the open runs of requests whose end nobody saw."""
+    tails = _tails(work)
+    done: list[Rows] = []
+    texts: list[npt.NDArray[np.int64] | None] = []
+    ends = np.full(len(work.roll), work.piece.hi, np.int64)
+    _close(work, np.sort(actors), ends, tails=tails, done=done, texts=texts)
+    write(work, done, texts)
+    _keep_tails(work, tails)
+
+
 def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
     rows, actor = work.rows, steps.actor[at]
     head = np.diff(actor, prepend=-1) != 0
