@@ -72,7 +72,7 @@ class Engine:
         if len(self.flight) < self.depth:
             self.schedule()
         if self.flight and (len(self.flight) >= self.depth or rng.random() < 0.4):
-            self.complete(0 if rng.random() < 0.9 else rng.randrange(len(self.flight)))
+            self.complete(rng.randrange(len(self.flight)) if self.may("disorder", 0.1) else 0)
 
     def arrive(self):
         self.serial += 1

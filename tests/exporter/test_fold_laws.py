@@ -13,7 +13,7 @@ from batchscope.schemas.slo import Slo
 SLO = Slo.parse("ttft<=200us,tbt_p90<=40us".replace("us", "us"), name="x")
 SLO = Slo("x", (("tbt_p90", 40), ("ttft", 200)), 1)
 CALM = frozenset({"preempt", "abort", "absent"})
-ROUGH = CALM | {"spec", "blocked", "idle", "empty", "dummy", "twice", "clock", "fails", "double"}
+ROUGH = CALM | {"spec", "blocked", "idle", "empty", "dummy", "twice", "clock", "fails", "double", "disorder"}
 BROKEN = ROUGH | {"segments", "late_live", "loss", "hidden", "bye", "dropped", "back"}
 FEATURES = [frozenset(), CALM, ROUGH, BROKEN]
 
