@@ -111,6 +111,19 @@ def test_counters_of_an_engine_add_up_over_its_restarts_and_ours(rig):
     assert before == iterations_total(rig.exporter()) == 50
 
 
+def test_an_engine_whose_ring_went_while_no_exporter_ran_is_dead(rig):
+    load, pipeline = rig.engine(), rig.exporter()
+    steps(load, 10)
+    until(lambda: count(pipeline, "all_iterations") == 10)
+    rig.stop(pipeline)
+    load.writer.path.unlink()  # as a reboot does with /dev/shm
+    again = rig.exporter()
+    ((state, ended),) = again.store.rows("SELECT state, ended_unix_ns FROM engines")
+    assert state == "dead"
+    assert ended is not None
+    assert again.engines()[0].state == "dead"
+
+
 def iterations_total(pipeline):
     (one,) = pipeline.engines()
     return sum(n for (name, _), n in one.totals.counters.items() if name == "iterations")

@@ -39,6 +39,7 @@ class Offer:
         self.marks += ring.marks
         self.nbytes += ring.nbytes
         ring.rows, ring.marks, ring.nbytes, ring.dirty = [], [], 0, False
+        ring.committed = None  # not before this offer is durable may the ring be retired
 
     def commit(self) -> Commit:
         """As a transaction. Costs milliseconds: for the store thread."""

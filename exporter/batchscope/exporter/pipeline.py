@@ -22,7 +22,7 @@ from batchscope.exporter.offers import Offer, take_config
 from batchscope.exporter.pending import Rows
 from batchscope.exporter.retention import Bounds
 from batchscope.exporter.sinks import Sink, SinkThread
-from batchscope.exporter.store import RingState, Store
+from batchscope.exporter.store import Commit, RingState, Store
 from batchscope.exporter.views import EngineView, Key, merged, view
 from batchscope.exporter.writer import StoreThread
 from batchscope.schemas.records import NULL64
@@ -98,6 +98,7 @@ class Pipeline:
         self._announce_slo()
         self._discover()
         self._remember_past(hellos)
+        self._bury(hellos)
         for sink in self._sinks:
             sink.start()
         self._tail.start()
@@ -338,6 +339,16 @@ class Pipeline:
         here = {path.stem for path in list_rings(self.folder)}
         gone = [h for h in hellos if h["ring_uuid"] in self._states.keys() - here]
         self._past = merged(_past_view(h, self._states[h["ring_uuid"]]) for h in gone)
+
+    def _bury(self, hellos: list[dict[str, Any]]) -> None:
+        """Mark as dead whose ring went while no exporter ran: a reboot empties /dev/shm."""
+        here = {path.stem for path in list_rings(self.folder)}
+        gone = [h for h in hellos if h["state"] == "live" and h["ring_uuid"] not in here]
+        if gone:
+            now = self._wall()
+            dead = [{**h, "state": "dead", "ended_unix_ns": now} for h in gone]
+            rows = {"engines": facts.table("engines", dead)}
+            self.store.commit(Commit(replaced=rows, rings=[h["ring_id"] for h in gone]))
 
     def _announce_slo(self) -> None:
         """Number the SLO: the stored version while its targets are the same, else the next one."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from batchscope.exporter.otel import SpanSink
 
 SWITCH_S = 0.0005
-"""A commit takes the GIL some sixty times; at Python's 5 ms each wait for a busy thread makes it slow."""
+"""A commit takes the GIL some sixty times, and may wait for a busy thread each time: not 5 ms."""
 DAY_NS = 86_400_000_000_000
 log = logging.getLogger(__name__)
 
