@@ -49,6 +49,8 @@ def admissions(work: Work, steps: Steps, contexts: Contexts) -> None:
     An admission had to compute from its hit to its target, less what was left when it ended.
     """
     rows, resumed = work.rows, work.piece.of(r.RESUMED)
+    if not len(steps.edges):
+        return
     preempts = steps.edges[steps.kind[steps.edges] == PREEMPT]
     actor, held = steps.actor[preempts], contexts.before[preempts]
     targets, hits = rows["target"][actor], rows["hit"][actor]

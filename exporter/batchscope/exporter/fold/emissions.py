@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchscope.exporter.fold.contexts import Contexts
-from batchscope.exporter.fold.layout import GAPS, NULL, Bools, Ints, spread, table
+from batchscope.exporter.fold.layout import (
+    GAPS,
+    NULL,
+    Bools,
+    Ints,
+    heads_of,
+    lasts_of,
+    spread,
+    table,
+)
 from batchscope.exporter.fold.steps import PREEMPT, Steps
 from batchscope.exporter.fold.work import Work
 
@@ -44,7 +53,7 @@ def emissions_of(work: Work, steps: Steps) -> Emissions:
     done, rows = work.completions, work.rows
     base = work.state.k - len(done)
     k, last = base + j, steps.times[at] - 1
-    head = np.diff(actor, prepend=-1) != 0
+    head = heads_of(actor)
     before = np.arange(len(at)) - 1
     linked = ~head
     crossed = _crossed(work, steps, at, head)
@@ -139,7 +148,7 @@ def _stretches(work: Work, steps: Steps, found: Emissions) -> None:
     rows, actor = work.rows, steps.actor[found.at]
     steady = found.steady & (rows["gaps_ok"][actor] == 1)
     end_k = found.k + steps.times[found.at] - 1
-    head = np.diff(actor, prepend=-1) != 0
+    head = heads_of(actor)
     last = np.append(head[1:], True)
     was_open = np.where(head, rows["span"][actor] != NULL, np.concatenate([[False], steady])[:-1])
     begins = steady & ~was_open
@@ -166,7 +175,7 @@ def keep(work: Work, steps: Steps, found: Emissions, contexts: Contexts) -> None
     """Sums, instants and the last emission of each request into the roll."""
     rows, at, done = work.rows, found.at, work.completions
     actor = steps.actor[at]
-    last = np.flatnonzero(np.diff(actor, append=-1))
+    last = np.flatnonzero(lasts_of(actor))
     who, step = actor[last], at[last]
     more = steps.times[step] - 1
     final = steps.j[step] + more
@@ -196,7 +205,7 @@ def _keep_crossed(work: Work, steps: Steps, at: Ints) -> None:
     mark[steps.edges[steps.kind[steps.edges] == PREEMPT]] = 2
     told = np.flatnonzero(mark)
     actor = steps.actor[told]
-    last = np.flatnonzero(np.diff(actor, append=-1))
+    last = np.flatnonzero(lasts_of(actor))
     work.rows["crossed"][actor[last]] = mark[told[last]] == 2
 
 

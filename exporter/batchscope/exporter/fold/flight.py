@@ -14,7 +14,9 @@ from batchscope.exporter.fold.layout import (
     Bools,
     Ints,
     Rows,
+    among,
     flight_rows,
+    heads_of,
     spread,
     table,
 )
@@ -136,7 +138,7 @@ def _resolve(work: Work) -> None:
     pos = np.concatenate([at for _, at in found])
     order = np.lexsort((pos, serials))
     serials, pos = serials[order], pos[order]
-    first = (np.diff(serials, prepend=-1) != 0) & ~np.isin(serials, work.state.gone["serial"])
+    first = (heads_of(serials)) & ~among(serials, work.state.gone["serial"])
     if first.any():
         _add_strangers(work, serials[first], pos[first])
 
@@ -154,7 +156,7 @@ def _strange_prefills(work: Work) -> tuple[Ints, Ints]:
     rows = work.prefill[missing]
     decisions = work.decisions
     at = np.searchsorted(decisions.ids, rows["iteration_id"])
-    known = np.isin(rows["iteration_id"], decisions.ids)
+    known = among(rows["iteration_id"], decisions.ids)
     return rows["serial"].copy(), np.where(known, np.append(decisions.pos, -1)[at], -1)
 
 
@@ -202,8 +204,8 @@ def keep_in_flight(work: Work, kept: Bools) -> None:
     state.last_set = numbers.get(state.last_set, -1)
     state.flight = flight
     open_ids = flight["iteration_id"][waiting]
-    state.prefill = work.prefill[np.isin(work.prefill["iteration_id"], open_ids)]
-    state.drafts = work.drafts[np.isin(work.drafts["iteration_id"], open_ids)]
+    state.prefill = work.prefill[among(work.prefill["iteration_id"], open_ids)]
+    state.drafts = work.drafts[among(work.drafts["iteration_id"], open_ids)]
 
 
 def unknown_members(flight: Rows) -> Bools:

@@ -9,7 +9,16 @@ import numpy as np
 from batchscope.exporter.fold.axis import given_up
 from batchscope.exporter.fold.contexts import Contexts
 from batchscope.exporter.fold.flight import keep_in_flight, set_members, unknown_members
-from batchscope.exporter.fold.layout import FAR, IN_FLIGHT, NULL, Bools, Ints, Rows, spread
+from batchscope.exporter.fold.layout import (
+    FAR,
+    IN_FLIGHT,
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    among,
+    spread,
+)
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.steps import Steps
 from batchscope.exporter.fold.work import Work
@@ -257,7 +266,7 @@ def _emit(work: Work, rows: Rows, pos: Ints) -> None:
     rows = rows[np.lexsort((rows["iteration_id"], pos))]
     work.emit("iterations", **columns(rows))
     links = work.state.links
-    final = np.isin(links["iteration_id"], rows["iteration_id"])
+    final = among(links["iteration_id"], rows["iteration_id"])
     mine = links[final]
     if len(mine):
         place = np.argsort(rows["iteration_id"])

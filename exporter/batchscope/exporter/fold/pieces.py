@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, Rows
+from batchscope.exporter.fold.layout import (
+    FAR,
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    heads_of,
+)
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.tail import Chunk, Columns
 from batchscope.schemas import records as r
@@ -153,7 +160,7 @@ def _live_groups(chunk: Chunk) -> Ints:
         return np.empty(0, np.int64)
     others = np.cumsum(~np.isin(chunk.kind, _AROUND_LIVE))
     at = others[columns.index]
-    return np.asarray(columns.index[np.diff(at, prepend=-1) != 0])
+    return np.asarray(columns.index[heads_of(at)])
 
 
 def _hidden_spans(chunk: Chunk, state: State) -> tuple[Ints, Ints]:

@@ -8,7 +8,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows, live_rows
+from batchscope.exporter.fold.layout import (
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    among,
+    live_rows,
+)
 from batchscope.exporter.fold.pieces import Part
 from batchscope.schemas import records as r
 
@@ -90,4 +97,4 @@ def fresh(serials: Ints, known: Roll, gone: Ints) -> Bools:
     """Which serials are new: a request that is queued twice arrives once."""
     first = np.zeros(len(serials), bool)
     first[np.unique(serials, return_index=True)[1]] = True
-    return np.asarray(first & (known.find(serials) < 0) & ~np.isin(serials, gone))
+    return np.asarray(first & (known.find(serials) < 0) & ~among(serials, gone))

@@ -13,7 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from batchscope.exporter.fold.contexts import Contexts
-from batchscope.exporter.fold.layout import EMITTED, FAR, NULL, RUN_STEPS, Bools, Ints, Rows, table
+from batchscope.exporter.fold.layout import (
+    EMITTED,
+    FAR,
+    NULL,
+    RUN_STEPS,
+    Bools,
+    Ints,
+    Rows,
+    heads_of,
+    lasts_of,
+    table,
+)
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.steps import PREEMPT, Steps
 from batchscope.exporter.fold.work import Work
@@ -81,7 +92,7 @@ def end_runs(work: Work, actors: Ints) -> None:
 
 def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
     rows, actor = work.rows, steps.actor[at]
-    head = np.diff(actor, prepend=-1) != 0
+    head = heads_of(actor)
     gap = np.diff(steps.first[at], prepend=0)
     gap[1:] -= steps.times[at][:-1] - 1
     gap[head] = steps.first[at][head] - rows["last_step"][actor[head]]
@@ -107,7 +118,7 @@ def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
 def _differs(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Bools:
     """Which steps can't continue the run before them, whatever their distance."""
     rows, actor = work.rows, steps.actor[at]
-    heads = np.flatnonzero(np.diff(actor, prepend=-1))
+    heads = np.flatnonzero(heads_of(actor))
     phase = np.where(steps.kind[at] == 1, PREFILL, DECODE)
     tokens, emitted = steps.tokens[at], steps.emitted[at]
     start, who = steps.start[at], actor[heads]
@@ -330,7 +341,7 @@ def _replace(
 ) -> None:
     """End the open runs that another run follows."""
     actors = steps.actor[groups.first]
-    follows = (np.diff(actors, prepend=-1) != 0) & ~groups.goes_on
+    follows = (heads_of(actors)) & ~groups.goes_on
     ends = np.full(len(work.rows), FAR, np.int64)
     ends[actors[follows]] = steps.pos[groups.first[follows]]
     _close(work, actors[follows], ends, tails=tails, done=done, texts=texts)
@@ -381,7 +392,7 @@ def state_columns(state: State) -> dict[str, Any]:
 
 
 def _keep_last(work: Work, steps: Steps, at: Ints) -> None:
-    last = at[np.flatnonzero(np.diff(steps.actor[at], append=-1))]
+    last = at[np.flatnonzero(lasts_of(steps.actor[at]))]
     work.rows["last_step"][steps.actor[last]] = steps.first[last] + steps.times[last] - 1
 
 
@@ -391,7 +402,7 @@ def _tails(work: Work) -> Tails:
     if not len(kept):
         return {}
     kept = kept[np.argsort(kept["serial"], kind="stable")]
-    starts = np.flatnonzero(np.diff(kept["serial"], prepend=-1))
+    starts = np.flatnonzero(heads_of(kept["serial"]))
     actors = work.roll.find(kept["serial"][starts]).tolist()
     parts = np.split(kept["tokens"], starts[1:])
     return {actor: [part] for actor, part in zip(actors, parts, strict=True)}

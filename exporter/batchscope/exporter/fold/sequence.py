@@ -20,7 +20,11 @@ from batchscope.exporter.fold import (
 from batchscope.exporter.fold.arrivals import enter
 from batchscope.exporter.fold.flight import schedule
 from batchscope.exporter.fold.forget import forget_axis, forget_requests, hide, suspect
-from batchscope.exporter.fold.layout import FAR, NULL
+from batchscope.exporter.fold.layout import (
+    FAR,
+    NULL,
+    among,
+)
 from batchscope.exporter.fold.pieces import Piece
 from batchscope.exporter.fold.quantiles import trim
 from batchscope.exporter.fold.state import State
@@ -172,7 +176,7 @@ def _clear_suspects(work: Work) -> None:
     first = len(work.set_offsets) - 1 - len(work.decisions)
     told = [work.set_actors[work.set_offsets[first] :]] if len(work.decisions) else []
     told.append(
-        work.prefill_actors[np.isin(work.prefill["iteration_id"], new)]
+        work.prefill_actors[among(work.prefill["iteration_id"], new)]
         if len(told)
         else np.empty(0, np.int64)
     )

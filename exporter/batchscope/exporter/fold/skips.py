@@ -35,6 +35,9 @@ class _Found:
 
 def passed_over(work: Work, sums: Sums, spans: Spans) -> Skips:
     """Follow the edges; shift the sums of the waits they lie in."""
+    state, nobody = work.state, work.piece.of(r.BLOCKED) is work.piece.of(r.UNBLOCKED) is None
+    if nobody and not (state.blocked or state.ending or len(state.skips)):
+        return _by_reason(np.empty((0, 4), np.int64))
     found = _Found()
     _catch_up(work, sums, spans, found)
     seen = work.piece.lo
@@ -189,6 +192,8 @@ def _with_earlier(work: Work, spans: Spans, found: _Found) -> Skips:
 
 def _by_reason(rows: Ints) -> Skips:
     """One entry per wait and reason."""
+    if not len(rows):
+        return Skips(*rows.T)
     keys, index = np.unique(rows[:, :2], axis=0, return_inverse=True)
     sums = np.zeros((len(keys), 2), np.int64)
     np.add.at(sums, index.reshape(-1), rows[:, 2:])

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.fold.flight import set_members
-from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows
+from batchscope.exporter.fold.layout import (
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    among,
+    heads_of,
+)
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
 
@@ -95,7 +102,7 @@ def _goes_on(work: Work) -> Bools:
     out[1:] = simple[1:] & simple[:-1] & same & quiet
     # a preemption decided with batches in flight: those before its decision are stale, it is not
     taken = work.next_id(_positions(work, r.PREEMPTED))
-    out &= ~np.isin(ids, np.concatenate([work.rows["preempt_id"], taken]))
+    out &= ~among(ids, np.concatenate([work.rows["preempt_id"], taken]))
     return out
 
 
@@ -104,7 +111,7 @@ def _simple(work: Work, rows: Rows) -> Bools:
     if part is None:
         return np.empty(0, bool)
     uneven = part.fields["n_emitted"][work.completions.record] > 0
-    with_drafts = np.isin(rows["iteration_id"], work.drafts["iteration_id"])
+    with_drafts = among(rows["iteration_id"], work.drafts["iteration_id"])
     return np.asarray(~uneven & ~with_drafts & (rows["n_prefill"] == 0))
 
 
@@ -183,7 +190,7 @@ def _sorted(
     columns = _gathered(parts, order)
     j = _completion_at(work, pos)
     first = np.append(work.flight["iteration_id"][work.completions.rows], NULL)[j]
-    heads = np.flatnonzero(np.diff(actor, prepend=-1))
+    heads = np.flatnonzero(heads_of(actor))
     edges = np.flatnonzero(columns["kind"] >= PREEMPT)
     first[edges] = work.next_id(pos[edges])
     steps = Steps(

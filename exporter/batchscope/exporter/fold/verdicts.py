@@ -9,7 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from batchscope.exporter.fold.emissions import Emissions
-from batchscope.exporter.fold.layout import NULL, Bools, Ints
+from batchscope.exporter.fold.layout import (
+    NULL,
+    Bools,
+    Ints,
+    among,
+    heads_of,
+)
 from batchscope.exporter.fold.steps import Steps
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas.reasons import FinishReason, Verdict, words
@@ -46,7 +52,7 @@ def _terms(work: Work, slo: Slo, columns: dict[str, Ints]) -> tuple[Bools, Bools
     """(some term missed, some term unknown) per request."""
     n = len(columns["finish_reason"])
     missed, unknown = np.zeros(n, bool), np.zeros(n, bool)
-    judged = ~np.isin(columns["finish_reason"], [reason.code for reason in _ENDED_BADLY])
+    judged = ~among(columns["finish_reason"], [reason.code for reason in _ENDED_BADLY])
     for term, target in slo.targets:
         values = columns[f"{term}_ns"]
         late = (values != NULL) & (values > target)
@@ -104,7 +110,7 @@ def _blocks(
         return
     order = which[np.argsort(steps.j[found.at[which]], kind="stable")]
     j = steps.j[found.at[order]]
-    edges = np.flatnonzero(np.diff(j, prepend=-1))
+    edges = np.flatnonzero(heads_of(j))
     for members in np.split(order, edges[1:]):
         first = found.at[members[0]]
         m, start = int(steps.times[first]), int(steps.j[first])

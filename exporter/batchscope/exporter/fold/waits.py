@@ -10,7 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from batchscope.exporter.fold.flight import set_members
-from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints
+from batchscope.exporter.fold.layout import (
+    FAR,
+    NULL,
+    Bools,
+    Ints,
+    among,
+    heads_of,
+)
 from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at, sums_of
 from batchscope.exporter.fold.skips import Skips, passed_over
 from batchscope.exporter.fold.work import Work
@@ -25,12 +32,12 @@ def first_scheduled(work: Work) -> Ints:
     decisions, n = work.decisions, len(work.decisions)
     out = np.full(len(work.roll), n, np.int64)
     sets = work.flight["members"][decisions.rows]
-    new = np.flatnonzero(np.diff(sets, prepend=-2))
+    new = np.flatnonzero(heads_of(sets))
     counts, index = set_members(work, sets[new])
     actor, at = work.set_actors[index][::-1], np.repeat(new, counts)[::-1]
     out[actor[actor >= 0]] = at[actor >= 0]  # in reverse, so that the first one stays
     owner = np.searchsorted(decisions.ids, work.prefill["iteration_id"])
-    mine = np.isin(work.prefill["iteration_id"], decisions.ids) & (work.prefill_actors >= 0)
+    mine = among(work.prefill["iteration_id"], decisions.ids) & (work.prefill_actors >= 0)
     np.minimum.at(out, work.prefill_actors[mine], owner[mine])
     waiting = (work.rows["first_ok"] == 1) & (work.rows["first_sched"] == NULL)
     return np.where(waiting, out, n)
@@ -170,7 +177,7 @@ def _write(
 ) -> None:
     """Rows of `waits`, deferred requests, and the deferrals of each request."""
     span, reason = np.nonzero(count)
-    mine = np.isin(skips.span, which)
+    mine = among(skips.span, which)
     spans_of = np.concatenate([which[span], skips.span[mine]])
     reasons = np.concatenate([reason, skips.reason[mine]])
     decisions = np.concatenate([count[span, reason], skips.decisions[mine]])
