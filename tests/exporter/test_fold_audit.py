@@ -1,11 +1,11 @@
 """Each law can fail, none fails on what is right, and a loss silences those it makes undecidable."""
 
 import pytest
+from tests.exporter.schedules import Engine
+from tests.support.records import Script
 
 from batchscope.exporter.audit import E2E_TOLERANCE_NS, LAWS
 from batchscope.exporter.fold import RingFold
-from tests.exporter.schedules import Engine
-from tests.support.records import Script
 
 
 def served(**changes):

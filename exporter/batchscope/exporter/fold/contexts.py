@@ -63,7 +63,8 @@ def _staleness(work: Work, steps: Steps) -> tuple[Bools, Ints]:
     oldest = int(steps.first.min())
     preempts = steps.edges[steps.kind[steps.edges] == PREEMPT]
     if not len(preempts) and not (rows["preempt_id"] > oldest).any():
-        return np.zeros(n, bool), rows["admission"][steps.actor]
+        again = np.ascontiguousarray(rows["admission"])
+        return np.zeros(n, bool), again[steps.actor] if again.any() else np.zeros(n, np.int64)
     latest = _latest_preemption(work, steps, preempts)
     stale = (steps.first < latest) & (steps.kind < PREEMPT)
     seen = np.cumsum(steps.kind == PREEMPT)
@@ -114,10 +115,11 @@ def _entry(work: Work, steps: Steps, heads: Ints) -> Ints:
 
     A request whose first step ever is a decode had its prompt computed elsewhere.
     """
-    rows = work.rows[steps.actor[heads]]
-    elsewhere = (steps.kind[heads] == 0) & (rows["steps"] == 0) & (rows["ctx"] == 0)
-    elsewhere &= rows["preemptions"] == 0
-    return np.where(elsewhere, rows["prompt"], rows["ctx"])
+    rows, who = work.rows, steps.actor[heads]
+    context = rows["ctx"][who]
+    elsewhere = (steps.kind[heads] == 0) & (rows["steps"][who] == 0) & (context == 0)
+    elsewhere &= rows["preemptions"][who] == 0
+    return np.where(elsewhere, rows["prompt"][who], context)
 
 
 def _before_anchors(steps: Steps, anchor: Bools, entry: Ints, *, before: Ints, after: Ints) -> None:

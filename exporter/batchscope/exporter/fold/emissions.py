@@ -18,6 +18,7 @@ from batchscope.exporter.fold.layout import (
     Ints,
     heads_of,
     lasts_of,
+    shifted,
     spread,
     table,
 )
@@ -51,35 +52,33 @@ def emissions_of(work: Work, steps: Steps) -> Emissions:
     at = np.flatnonzero(steps.emitted > 0)
     actor, j = steps.actor[at], steps.j[at]
     done, rows = work.completions, work.rows
-    base = work.state.k - len(done)
-    k, last = base + j, steps.times[at] - 1
-    head = heads_of(actor)
-    before = np.arange(len(at)) - 1
-    linked = ~head
-    crossed = _crossed(work, steps, at, head)
-    previous_k = np.where(linked, (k + last)[before], rows["last_k"][actor])
-    previous_c = np.where(linked, done.c[(j + last)[before]], rows["last_c"][actor])
-    first = steps.first[at]
-    previous_id = np.where(linked, (first + last)[before], rows["last_emit"][actor])
-    out = steps.emitted[at] * steps.times[at]
-    total = np.cumsum(out) - out
-    starts = np.flatnonzero(head)
-    counts = np.diff(np.append(starts, len(at)))
-    out_before = total - np.repeat(total[starts], counts) + rows["out"][actor]
+    heads = np.flatnonzero(heads_of(actor))
+    who, first, last = actor[heads], steps.first[at], steps.times[at] - 1
+    k = j + (work.state.k - len(done))
+    crossed = _crossed(work, steps, at, heads)
+    previous_k = shifted(k + last, heads, rows["last_k"][who])
+    previous_c = shifted(done.c[j + last], heads, rows["last_c"][who])
+    previous_id = shifted(first + last, heads, rows["last_emit"][who])
+    counts = np.diff(np.append(heads, len(at)))
+    out = np.cumsum(steps.emitted[at] * steps.times[at])
+    out_before = shifted(out, heads[:1], 0)
+    out_before += np.repeat(rows["out"][who] - out_before[heads], counts)
     steady = (previous_k == k - 1) & (steps.emitted[at] == 1) & done.plain[j] & ~crossed
-    opens = (previous_c == NULL) & (out_before == 0) & (rows["out_known"][actor] == 1)
+    opens = np.zeros(len(at), bool)
+    maybe = np.flatnonzero((previous_c == NULL) & (out_before == 0))
+    opens[maybe] = rows["out_known"][actor[maybe]] == 1
     return Emissions(at, k, previous_k, previous_c, previous_id, out_before, crossed, steady, opens)
 
 
-def _crossed(work: Work, steps: Steps, at: Ints, head: Bools) -> Bools:
+def _crossed(work: Work, steps: Steps, at: Ints, heads: Ints) -> Bools:
     """Whether a preemption lies between an emission and the one before it."""
-    seen = np.cumsum(steps.kind == PREEMPT)
-    at_head = np.zeros(len(steps), np.int64)
-    at_head[steps.heads] = np.where(steps.kind[steps.heads] == PREEMPT, -1, 0)
-    at_head[steps.heads] += seen[steps.heads]
-    begun = np.maximum.accumulate(at_head) if len(steps) else at_head
-    since = np.where(head, begun[at], np.concatenate([[0], seen[at]])[:-1])
-    return np.asarray((seen[at] > since) | (head & (work.rows["crossed"][steps.actor[at]] == 1)))
+    out = np.zeros(len(at), bool)
+    out[heads] = work.rows["crossed"][steps.actor[at[heads]]] == 1
+    preempts = steps.edges[steps.kind[steps.edges] == PREEMPT]
+    behind = np.searchsorted(at, preempts)
+    behind, preempts = behind[behind < len(at)], preempts[behind < len(at)]
+    out[behind[steps.actor[at[behind]] == steps.actor[preempts]]] = True
+    return out
 
 
 def gap_rows(work: Work, steps: Steps, found: Emissions) -> Ints:
@@ -146,19 +145,23 @@ def _stretches(work: Work, steps: Steps, found: Emissions) -> None:
     if not len(found.at):
         return
     rows, actor = work.rows, steps.actor[found.at]
-    steady = found.steady & (rows["gaps_ok"][actor] == 1)
-    end_k = found.k + steps.times[found.at] - 1
-    head = heads_of(actor)
-    last = np.append(head[1:], True)
-    was_open = np.where(head, rows["span"][actor] != NULL, np.concatenate([[False], steady])[:-1])
+    whole = rows["gaps_ok"] == 1
+    steady = found.steady if whole.all() else found.steady & whole[actor]
+    heads = np.flatnonzero(heads_of(actor))
+    last = np.append(heads[1:], len(actor)) - 1
+    who = actor[heads]
+    was_open = shifted(steady, heads, rows["span"][who] != NULL)
     begins = steady & ~was_open
+    start = np.where(begins, found.k, NULL)
+    start[heads] = np.where(begins[heads], found.k[heads], rows["span"][who])
+    marks = begins.copy()
+    marks[heads] = True
     # the begin of the stretch that an entry continues or ends
-    source = np.maximum.accumulate(np.where(begins | head, np.arange(len(actor)), 0))
-    start = np.where(begins, found.k, rows["span"][actor])[source]
+    start = start[np.maximum.accumulate(np.where(marks, np.arange(len(actor)), 0))]
     closes = was_open & ~steady
-    before = np.concatenate([[0], np.arange(len(actor) - 1)])
-    close_start = np.where(head, rows["span"][actor], start[before])[closes]
-    close_end = np.where(head, rows["last_k"][actor], end_k[before])[closes]
+    close_start = shifted(start, heads, rows["span"][who])[closes]
+    end_k = found.k + steps.times[found.at] - 1
+    close_end = shifted(end_k, heads, rows["last_k"][who])[closes]
     work.gaps.append(
         table(
             GAPS,
@@ -191,9 +194,8 @@ def keep(work: Work, steps: Steps, found: Emissions, contexts: Contexts) -> None
 
 
 def _observe_first(work: Work, who: Ints) -> None:
-    rows = work.rows[who]
-    rows = rows[rows["arrived"] != NULL]
-    waited = rows["first_token"] - rows["arrived"]
+    arrived = work.rows["arrived"][who]
+    waited = (work.rows["first_token"][who] - arrived)[arrived != NULL]
     work.state.totals.count("clamped_durations", int((waited < 0).sum()))
     work.state.totals.observe("time_to_first_token_seconds", np.maximum(waited, 0))
 
@@ -227,5 +229,8 @@ def _keep_sums(work: Work, steps: Steps, contexts: Contexts) -> None:
 
 def count_unresolved(work: Work, steps: Steps) -> None:
     """Members whose request is unknown."""
-    unnamed = work.rows["named"][steps.actor] == 0
+    unnamed = work.rows["named"] == 0
+    if not unnamed.any():
+        return
+    unnamed = unnamed[steps.actor]
     work.state.totals.count("unresolved_members", int(steps.times[unnamed].sum()))

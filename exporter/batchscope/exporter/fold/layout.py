@@ -6,6 +6,7 @@ NULL is -2**63 in every column. Used by all parts of the fold.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -153,3 +154,11 @@ def among(values: Ints, known: Ints) -> Bools:
     if not len(values) or not len(known):
         return np.zeros(len(values), bool)
     return np.isin(values, known)
+
+
+def shifted(values: npt.NDArray[Any], heads: Ints, first: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Each value's predecessor; at `heads`, where there is none, `first` (one per head)."""
+    out = np.empty_like(values)
+    out[1:] = values[:-1]
+    out[heads] = first
+    return out

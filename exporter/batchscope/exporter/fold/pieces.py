@@ -24,7 +24,7 @@ from batchscope.exporter.fold.state import State
 from batchscope.exporter.tail import Chunk, Columns
 from batchscope.schemas import records as r
 
-MEMBER_STEPS = 1 << 18
+MEMBER_STEPS = 1 << 17
 """Most member steps of one piece: bounds the memory of a fold to about 100 MB."""
 _AROUND_LIVE = (r.LIVE.kind, r.STRING.kind, r.SEGMENT.kind, r.PAD.kind, r.ARRIVED.kind)
 

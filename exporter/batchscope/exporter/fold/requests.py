@@ -172,7 +172,8 @@ def _count(work: Work, columns: dict[str, Any]) -> None:
 def _audit(work: Work, rows: Rows, told: dict[str, Ints]) -> None:
     """What only holds for requests that were seen whole."""
     whole = np.flatnonzero((rows["broken"] == 0) & (rows["named"] == 1))
-    rows, judge_ = rows[whole], work.state.audit.judge
+    rows = rows if len(whole) == len(rows) else rows[whole]
+    judge_ = work.state.audit.judge
     said = told["engine_output_tokens"][whole]
     serials = rows["serial"]
     judge_(
@@ -198,24 +199,24 @@ def _audit_prefill(work: Work, rows: Rows) -> None:
     running = rows["wait"] == 0
     expected = rows["due"] + np.where(running, due(rows["ctx"], rows["target"], rows["hit"]), 0)
     told = np.flatnonzero((rows["hit"] != NULL) | (rows["steps"] == 0))
-    rows, expected = rows[told], expected[told]
+    fresh, expected, serials = rows["fresh"][told], expected[told], rows["serial"][told]
     work.state.audit.judge(
         "prefill_sum",
-        rows["fresh"] == expected,
-        lambda i: f"request {rows['serial'][i]}: {rows['fresh'][i]} prefilled, {expected[i]} due",
+        fresh == expected,
+        lambda i: f"request {serials[i]}: {fresh[i]} prefilled, {expected[i]} due",
     )
 
 
 def _bury(work: Work, next_id: Ints) -> None:
     """Keep for a while who finished: batches in flight may still hold it."""
-    rows = work.rows[work.leavers]
+    rows, who = work.rows, work.leavers
     gone = table(
         GONE,
-        serial=rows["serial"],
+        serial=rows["serial"][who],
         until=next_id - 1 + IN_FLIGHT,
-        ctx=rows["ctx"],
-        first_preempt=rows["first_preempt"],
-        named=rows["named"],
+        ctx=rows["ctx"][who],
+        first_preempt=rows["first_preempt"][who],
+        named=rows["named"][who],
     )
     work.state.gone = np.concatenate([work.state.gone, gone])
 

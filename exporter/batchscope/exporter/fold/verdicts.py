@@ -69,14 +69,14 @@ def on_time(work: Work, steps: Steps, found: Emissions) -> None:
         return
     actor = steps.actor[found.at]
     rows = work.rows
-    told = (rows["arrived"][actor] != NULL) & (rows["out_known"][actor] == 1)
-    slack = rows["arrived"][actor] + deadlines[0] + found.out_before * deadlines[1]
+    told = ((rows["arrived"] != NULL) & (rows["out_known"] == 1))[actor]
+    slack = (rows["arrived"] + deadlines[0])[actor] + found.out_before * deadlines[1]
     counts = np.zeros(len(actor), np.int64)
     many = steps.times[found.at] > 1
     single = np.flatnonzero(told & ~many)
     counts[single] = _single(work, steps, found, single, slack=slack[single], each=deadlines[1])
     _blocks(work, steps, found, np.flatnonzero(told & many), slack, counts, deadlines[1])
-    np.add.at(rows["on_time"], actor, counts)
+    rows["on_time"] += np.bincount(actor, counts, len(rows)).astype(np.int64)
     work.state.totals.count("on_time_tokens", int(counts.sum()), work.slo.name)
 
 
@@ -86,8 +86,10 @@ def _single(
     """Of n tokens at one instant the first ones are due first: late by the first n that fit."""
     step = found.at[which]
     late = work.completions.c[steps.j[step]] - slack
-    overdue = np.maximum(-(-late // each) if each else np.where(late > 0, FAR_TOKENS, 0), 0)
-    return np.maximum(steps.emitted[step] - overdue, 0)
+    out, missed = steps.emitted[step], np.flatnonzero(late > 0)
+    overdue = -(-late[missed] // each) if each else np.full(len(missed), FAR_TOKENS)
+    out[missed] = np.maximum(out[missed] - overdue, 0)
+    return out
 
 
 FAR_TOKENS = 2**31
