@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -18,17 +19,17 @@ TOKEN = "s3cret"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory: Any) -> Any:
     with Served(tmp_path_factory.mktemp("api")) as running:
         yield running
 
 
 @pytest.fixture
-def http(served):
+def http(served: Any) -> Any:
     return served.http
 
 
-def assert_problem(response, status, words=""):
+def assert_problem(response: Any, status: Any, words: Any = "") -> None:
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     body = response.json()
@@ -36,7 +37,7 @@ def assert_problem(response, status, words=""):
     assert words in body["detail"]
 
 
-def test_a_query_answers_as_json_columns_or_as_arrow(http):
+def test_a_query_answers_as_json_columns_or_as_arrow(http: Any) -> None:
     plain = http.get("/api/v1/query/request?keys=x")
     assert plain.headers["content-type"] == "application/json"
     assert plain.json()["columns"]["serial"] == []
@@ -45,7 +46,7 @@ def test_a_query_answers_as_json_columns_or_as_arrow(http):
     assert pa.ipc.open_stream(arrow.content).read_all().num_rows == 0
 
 
-def test_every_named_query_runs_with_plain_parameters(http):
+def test_every_named_query_runs_with_plain_parameters(http: Any) -> None:
     sample = {"BIGINT": "1", "UBIGINT": "1", "UINTEGER": "1", "INTEGER": "1", "DOUBLE": "1"}
     for name, query in registry().items():
         given = {p.name: sample.get(p.type, "x") for p in query.params}
@@ -53,20 +54,20 @@ def test_every_named_query_runs_with_plain_parameters(http):
         assert response.status_code == 200, (name, response.text)
 
 
-def test_every_query_uses_exactly_the_parameters_it_declares():
+def test_every_query_uses_exactly_the_parameters_it_declares() -> None:
     for name, query in registry().items():
         body = "\n".join(line.split("--")[0] for line in query.sql.splitlines())
         declared = {p.name for p in query.params}
         assert {p for p in declared if f"${p}" in body} == declared, name
 
 
-def test_the_list_of_queries_says_what_each_answers(http):
+def test_the_list_of_queries_says_what_each_answers(http: Any) -> None:
     listed = http.get("/api/v1/queries").json()
     assert [q["name"] for q in listed] == list(registry())
     assert all(q["question"].strip() for q in listed)
 
 
-def test_unknown_names_and_bad_values_are_problems(http):
+def test_unknown_names_and_bad_values_are_problems(http: Any) -> None:
     assert_problem(http.get("/api/v1/query/nothing"), 404, "no query is called 'nothing'")
     assert_problem(http.get("/api/v1/query/health?from_ns=x"), 422, "must be BIGINT")
     assert_problem(http.get("/api/v1/query/health?colour=1"), 422, "no parameter 'colour'")
@@ -74,7 +75,7 @@ def test_unknown_names_and_bad_values_are_problems(http):
     assert_problem(http.delete("/api/v1/marks"), 405)
 
 
-def test_a_request_is_found_by_the_clients_id_and_by_its_key(http, served):
+def test_a_request_is_found_by_the_clients_id_and_by_its_key(http: Any, served: Any) -> None:
     by_id = http.get("/api/v1/request/req-42").json()["requests"]
     assert [(r["ring_id"], r["serial"]) for r in by_id] == [(RING, 1)]
     assert by_id[0]["waits"] == by_id[0]["gaps"] == by_id[0]["preemptions"] == []
@@ -82,14 +83,14 @@ def test_a_request_is_found_by_the_clients_id_and_by_its_key(http, served):
     assert_problem(http.get("/api/v1/request/nobody"), 404, "'nobody'")
 
 
-def test_a_mark_appears_in_the_store(http, served):
+def test_a_mark_appears_in_the_store(http: Any, served: Any) -> None:
     made = http.post("/api/v1/marks", json={"text": "deploy 7"})
     assert made.status_code == 201
     assert made.json()["kind"] == "user"
     until(lambda: ("deploy 7",) in served.store.rows("SELECT text FROM marks"))
 
 
-def test_another_slo_is_the_next_version_and_is_kept(http, served):
+def test_another_slo_is_the_next_version_and_is_kept(http: Any, served: Any) -> None:
     before = http.get("/api/v1/slo").json()
     changed = http.put("/api/v1/slo", json={"targets": "ttft<=2s,tbt_p99<=200ms"}).json()
     assert changed["version"] == before["version"] + 1
@@ -98,7 +99,7 @@ def test_another_slo_is_the_next_version_and_is_kept(http, served):
     assert_problem(http.put("/api/v1/slo", json={"targets": "speed<=1s"}), 422, "speed")
 
 
-def test_live_sends_events_and_ends_when_asked(http):
+def test_live_sends_events_and_ends_when_asked(http: Any) -> None:
     with http.stream("GET", "/api/v1/live?interval_ms=250&events=2") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         events = [json.loads(line[6:]) for line in stream.iter_lines() if line]
@@ -106,19 +107,19 @@ def test_live_sends_events_and_ends_when_asked(http):
     assert events[1]["unix_ns"] > events[0]["unix_ns"]
 
 
-def test_the_number_of_live_clients_is_bounded(http, served, monkeypatch):
+def test_the_number_of_live_clients_is_bounded(http: Any, served: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(served.service, "live_clients", MAX_LIVE_CLIENTS)
     assert_problem(http.get("/api/v1/live"), 429, "16 clients")
 
 
-def test_probes_answer_and_say_why_the_store_is_down(http, served, monkeypatch):
+def test_probes_say_why_the_store_is_down(http: Any, served: Any, monkeypatch: Any) -> None:
     assert http.get("/healthz").json() == http.get("/readyz").json() == {"status": "ok"}
     monkeypatch.setattr(served.pipeline._writer, "error", "the disk is full")
     assert_problem(http.get("/readyz"), 503, "the disk is full")
     assert http.get("/healthz").status_code == 200
 
 
-def test_big_answers_are_compressed_when_the_client_takes_it(http):
+def test_big_answers_are_compressed_when_the_client_takes_it(http: Any) -> None:
     squeezed = http.get("/openapi.json", headers={"accept-encoding": "gzip"})
     assert squeezed.headers["content-encoding"] == "gzip"
     plain = http.get("/openapi.json", headers={"accept-encoding": "identity"})
@@ -126,13 +127,13 @@ def test_big_answers_are_compressed_when_the_client_takes_it(http):
     assert "/api/v1/query/health" in plain.json()["paths"]
 
 
-def test_oversized_bodies_are_refused_with_and_without_a_length(http):
+def test_oversized_bodies_are_refused_with_and_without_a_length(http: Any) -> None:
     big = b"x" * (MAX_BODY_BYTES + 1)
     assert_problem(http.post("/api/v1/marks", content=big), 413)
     assert_problem(http.post("/api/v1/marks", content=iter([big[:9], big])), 413)
 
 
-def test_pages_of_another_origin_may_read_nothing_and_write_nothing(http):
+def test_pages_of_another_origin_may_read_nothing_and_write_nothing(http: Any) -> None:
     evil = {"origin": "http://evil.example"}
     assert_problem(http.post("/api/v1/marks", json={"text": "x"}, headers=evil), 403)
     rebound = {"host": "evil.example:9477"}
@@ -141,7 +142,7 @@ def test_pages_of_another_origin_may_read_nothing_and_write_nothing(http):
     assert http.post("/api/v1/marks", json={"text": "x"}, headers=ours).status_code == 201
 
 
-def test_with_a_token_everything_but_the_probes_asks_for_it(tmp_path):
+def test_with_a_token_everything_but_the_probes_asks_for_it(tmp_path: Any) -> None:
     with Served(tmp_path, token=TOKEN) as served:
         http = served.http
         assert http.get("/healthz").status_code == 200
@@ -158,13 +159,13 @@ def test_with_a_token_everything_but_the_probes_asks_for_it(tmp_path):
         assert http.get("/api/v1/queries", headers=right).status_code == 200
 
 
-def test_a_store_alone_answers_queries_and_refuses_to_run(tmp_path):
+def test_a_store_alone_answers_queries_and_refuses_to_run(tmp_path: Any) -> None:
     store = Store.open(tmp_path / "s.duckdb")
     store.close()
     store = Store.open(tmp_path / "s.duckdb", read_only=True)
     transport = httpx.ASGITransport(app=build(Service(store)))
 
-    async def ask():
+    async def ask() -> Any:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return [
                 await http.get("/api/v1/query/engines"),

@@ -1,5 +1,7 @@
 """The questions that the API itself asks: rows in, columns and their types out."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -8,11 +10,11 @@ from batchscope.exporter.facts import engine, table
 from batchscope.exporter.store import Commit, Store
 
 RING = 2**63 + 5
-ARROW = {"VARCHAR": pa.string(), "BOOLEAN": pa.bool_(), "UBIGINT": pa.uint64()}
-FILLER = {"VARCHAR": "x", "BOOLEAN": False}
+ARROW: dict[str, Any] = {"VARCHAR": pa.string(), "BOOLEAN": pa.bool_(), "UBIGINT": pa.uint64()}
+FILLER: dict[str, Any] = {"VARCHAR": "x", "BOOLEAN": False}
 
 
-def rows(name, *given):
+def rows(name: Any, *given: Any) -> Any:
     """Rows of a table; columns not given are NULL where they may be, else a filler."""
     ddl, columns = tables.ddl(name), {}
     for column, kind in tables.columns(name).items():
@@ -25,7 +27,7 @@ def rows(name, *given):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(tmp_path_factory: Any) -> Any:
     opened = Store.open(tmp_path_factory.mktemp("queries") / "s.duckdb")
     hello = {"ring_uuid": f"{RING:032x}", "engine": "a", "kind": "mini", "unix_ns": 100}
     live = engine(hello, RING, state="live", ended_unix_ns=None)
@@ -72,23 +74,23 @@ def store(tmp_path_factory):
     opened.close()
 
 
-def ask(store, name, **params):
+def ask(store: Any, name: Any, **params: Any) -> Any:
     return store.query(name, {key: str(value) for key, value in params.items()})
 
 
-def test_engines_lists_every_ring_in_the_order_they_attached(store):
+def test_engines_lists_every_ring_in_the_order_they_attached(store: Any) -> None:
     found = ask(store, "engines")
     assert found.column("engine").to_pylist() == ["b", "a"]
     assert found.column("ended_unix_ns").to_pylist() == [150, None]
     assert found.schema.field("ring_id").type == pa.uint64()
 
 
-def test_newest_is_the_last_completed_iteration_of_live_rings(store):
+def test_newest_is_the_last_completed_iteration_of_live_rings(store: Any) -> None:
     (row,) = ask(store, "newest").to_pylist()
     assert (row["engine"], row["iteration_id"], row["unix_ns"]) == ("a", 2, 130)
 
 
-def test_health_names_losses_notices_and_laws_that_failed(store):
+def test_health_names_losses_notices_and_laws_that_failed(store: Any) -> None:
     found = ask(store, "health").to_pylist()
     assert [(r["kind"], r["subject"], r["count"], r["text"]) for r in found] == [
         ("audit", "tokens", 2, "no example"),
@@ -98,13 +100,13 @@ def test_health_names_losses_notices_and_laws_that_failed(store):
     assert [r["kind"] for r in ask(store, "health", from_ns=106).to_pylist()] == ["audit", "loss"]
 
 
-def test_a_request_is_found_by_any_of_its_keys_live_or_finished(store):
+def test_a_request_is_found_by_any_of_its_keys_live_or_finished(store: Any) -> None:
     found = ask(store, "request", keys="k1,k2").to_pylist()
     assert sorted(r["serial"] for r in found) == [1, 2]
     assert ask(store, "request", keys="nobody").num_rows == 0
 
 
-def test_a_requests_story_is_its_own(store):
+def test_a_requests_story_is_its_own(store: Any) -> None:
     which = {"ring_id": RING, "serial": 1}
     waits = ask(store, "request_waits", **which).to_pylist()
     assert [(w["admission"], w["reason"], w["wait_ns"]) for w in waits] == [

@@ -4,11 +4,12 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 
-def batchscope(*words, env=None, timeout=60):
+def batchscope(*words: Any, env: Any = None, timeout: Any = 60) -> Any:
     command = [sys.executable, "-m", "batchscope.exporter.cli", *map(str, words)]
     environment = {**os.environ, "PYTHONWARNINGS": "error", **(env or {})}
     return subprocess.run(
@@ -16,7 +17,7 @@ def batchscope(*words, env=None, timeout=60):
     )
 
 
-def assert_one_sentence(done, code, *words):
+def assert_one_sentence(done: Any, code: Any, *words: Any) -> None:
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     lines = done.stderr.strip().splitlines()
@@ -25,7 +26,7 @@ def assert_one_sentence(done, code, *words):
         assert word in lines[0]
 
 
-def test_importing_it_costs_only_the_standard_library():
+def test_importing_it_costs_only_the_standard_library() -> None:
     code = (
         "import sys, batchscope.exporter.cli as c; c._parser([]);"
         "heavy = {'numpy', 'duckdb', 'pyarrow', 'fastapi'} & set(sys.modules);"
@@ -48,11 +49,11 @@ def test_importing_it_costs_only_the_standard_library():
         (["dashboard", "--listen", "x"], "--listen"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_2(words, said, tmp_path):
+def test_a_mistake_is_one_sentence_and_exit_code_2(words: Any, said: Any, tmp_path: Any) -> None:
     assert_one_sentence(batchscope(*words, env={"BATCHSCOPE_TOKEN": ""}), 2, said)
 
 
-def test_a_taken_port_is_one_sentence(tmp_path):
+def test_a_taken_port_is_one_sentence(tmp_path: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = batchscope(
@@ -62,13 +63,13 @@ def test_a_taken_port_is_one_sentence(tmp_path):
     assert not (tmp_path / "s.duckdb").exists()
 
 
-def test_a_missing_extra_says_what_to_install(tmp_path):
+def test_a_missing_extra_says_what_to_install(tmp_path: Any) -> None:
     (tmp_path / "duckdb.py").write_text("raise ModuleNotFoundError('gone', name='duckdb')")
     done = batchscope("serve", env={"PYTHONPATH": str(tmp_path)})
     assert_one_sentence(done, 2, "serve needs duckdb: pip install 'batchscope[exporter]'")
 
 
-def test_print_config_shows_values_and_origins(tmp_path):
+def test_print_config_shows_values_and_origins(tmp_path: Any) -> None:
     (tmp_path / "batchscope.toml").write_text('memory = "1GB"\n')
     code = "from batchscope.exporter.cli import main; raise SystemExit(main())"
     done = subprocess.run(
@@ -83,5 +84,5 @@ def test_print_config_shows_values_and_origins(tmp_path):
     assert f'memory = "1GB"  # file {tmp_path}/batchscope.toml' in lines
 
 
-def test_the_version_is_told():
+def test_the_version_is_told() -> None:
     assert batchscope("--version").stdout.startswith("batchscope ")

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager
+from typing import Any
 
 import duckdb
 import pytest
@@ -20,18 +21,19 @@ from batchscope.exporter.store import Store
 from batchscope.schemas.ring import RingWriter
 
 
-def command(*words):
+def command(*words: Any) -> Any:
     return [sys.executable, "-m", "batchscope.exporter.cli", *map(str, words)]
 
 
 @contextmanager
-def serving(tmp_path, *words, store="s.duckdb", folder="rings"):
+def serving(tmp_path: Any, *words: Any, store: Any = "s.duckdb", folder: Any = "rings") -> Any:
     """A server and its URL, read from the line it logs."""
     flags = ["--listen", "127.0.0.1:0", "--store", tmp_path / store, "--dir", tmp_path / folder]
     env = {**os.environ, "BATCHSCOPE_TOKEN": ""}
     child = subprocess.Popen(
         command("serve", *flags, *words), stderr=subprocess.PIPE, text=True, env=env
     )
+    assert child.stderr is not None
     try:
         first = next((line for line in child.stderr if "listening on" in line), "")
         assert first, "it did not start"
@@ -42,18 +44,18 @@ def serving(tmp_path, *words, store="s.duckdb", folder="rings"):
         child.stderr.close()
 
 
-def get(url):
+def get(url: Any) -> Any:
     with urllib.request.urlopen(url, timeout=10) as reply:
         return reply.read()
 
 
-def ended_by(child, number):
+def ended_by(child: Any, number: Any) -> Any:
     began = time.monotonic()
     child.send_signal(number)
     return child.wait(15), time.monotonic() - began
 
 
-def refused(*words):
+def refused(*words: Any) -> Any:
     done = subprocess.run(
         command("serve", "--listen", "127.0.0.1:0", *words),
         capture_output=True,
@@ -69,7 +71,7 @@ def refused(*words):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_soon_and_cleanly_with_a_client_on_the_line(tmp_path, number):
+def test_a_signal_ends_it_cleanly_with_a_client_on_the_line(tmp_path: Any, number: Any) -> None:
     with serving(tmp_path) as (child, url):
         live = urllib.request.urlopen(f"{url}/api/v1/live", timeout=10)
         assert live.readline().startswith(b"data: ")
@@ -80,7 +82,7 @@ def test_a_signal_ends_it_soon_and_cleanly_with_a_client_on_the_line(tmp_path, n
     Store.open(tmp_path / "s.duckdb").close()
 
 
-def test_what_was_written_just_before_the_end_is_in_the_store(tmp_path):
+def test_what_was_written_just_before_the_end_is_in_the_store(tmp_path: Any) -> None:
     with serving(tmp_path) as (child, _):
         writer = RingWriter(tmp_path / "rings", hello(1))
         while not writer.grow():
@@ -96,7 +98,7 @@ def test_what_was_written_just_before_the_end_is_in_the_store(tmp_path):
     assert seen == [(50,)]
 
 
-def test_metrics_and_queries_agree_on_a_running_engine(tmp_path):
+def test_metrics_and_queries_agree_on_a_running_engine(tmp_path: Any) -> None:
     with serving(tmp_path) as (_, url):
         writer = RingWriter(tmp_path / "rings", hello(1))
         while not writer.grow():
@@ -112,11 +114,11 @@ def test_metrics_and_queries_agree_on_a_running_engine(tmp_path):
     assert 'engine="synthetic-1"' in counts[0]
 
 
-def newest(url):
+def newest(url: Any) -> Any:
     return max(json.loads(get(f"{url}/api/v1/query/newest"))["columns"]["iteration_id"], default=0)
 
 
-def test_a_second_exporter_on_the_store_or_on_the_folder_is_refused(tmp_path):
+def test_a_second_exporter_on_the_store_or_on_the_folder_is_refused(tmp_path: Any) -> None:
     with serving(tmp_path) as (child, _):
         code, said = refused("--store", tmp_path / "s.duckdb", "--dir", tmp_path / "other")
         assert code == 1
@@ -126,7 +128,7 @@ def test_a_second_exporter_on_the_store_or_on_the_folder_is_refused(tmp_path):
         assert "another exporter reads" in said
 
 
-def test_a_newer_store_is_refused(tmp_path):
+def test_a_newer_store_is_refused(tmp_path: Any) -> None:
     Store.open(tmp_path / "s.duckdb").close()
     with duckdb.connect(str(tmp_path / "s.duckdb")) as raw:
         raw.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
@@ -135,7 +137,7 @@ def test_a_newer_store_is_refused(tmp_path):
     assert "schema version 99" in said
 
 
-def test_a_store_is_read_after_the_fact_without_any_ring(tmp_path):
+def test_a_store_is_read_after_the_fact_without_any_ring(tmp_path: Any) -> None:
     Store.open(tmp_path / "s.duckdb").close()
     with serving(tmp_path, "--read-only", folder="nowhere") as (_, url):
         assert json.loads(get(f"{url}/api/v1/query/engines"))["columns"]["engine"] == []
@@ -143,7 +145,7 @@ def test_a_store_is_read_after_the_fact_without_any_ring(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_the_pages_of_a_store_file_bring_their_own_exporter(tmp_path):
+def test_the_pages_of_a_store_file_bring_their_own_exporter(tmp_path: Any) -> None:
     pytest.importorskip("streamlit")
     Store.open(tmp_path / "s.duckdb").close()
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -161,14 +163,14 @@ def test_the_pages_of_a_store_file_bring_their_own_exporter(tmp_path):
     until(lambda: free(tmp_path / "s.duckdb"))  # its exporter is gone, too
 
 
-def healthy(port):
+def healthy(port: Any) -> Any:
     try:
         return get(f"http://127.0.0.1:{port}/_stcore/health") == b"ok"
     except OSError:
         return False
 
 
-def free(path):
+def free(path: Any) -> Any:
     try:
         Store.open(path).close()
     except StoreError:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,13 @@ pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
 ENV = {"HOME": "/home/someone"}
 
 
-def toml(tmp_path, text, name="batchscope.toml"):
+def toml(tmp_path: Any, text: Any, name: Any = "batchscope.toml") -> Any:
     path = tmp_path / name
     path.write_text(text)
     return path
 
 
-def test_the_stronger_place_wins_and_is_named(tmp_path):
+def test_the_stronger_place_wins_and_is_named(tmp_path: Any) -> None:
     file = toml(tmp_path, 'queue = "1MB"\nmemory = "1GB"\nslo = "ttft<=1s"\n')
     env = ENV | {"BATCHSCOPE_MEMORY": "2GB", "BATCHSCOPE_SLO": "ttft<=2s"}
     config = resolve({"slo": "ttft<=3s"}, env=env, files=[file])
@@ -30,14 +31,14 @@ def test_the_stronger_place_wins_and_is_named(tmp_path):
     assert config.origins["listen"] == "default"
 
 
-def test_the_first_file_that_has_a_setting_wins(tmp_path):
+def test_the_first_file_that_has_a_setting_wins(tmp_path: Any) -> None:
     near = toml(tmp_path, "gpu_hz = 5\n", "near.toml")
     far = toml(tmp_path, 'gpu_hz = 2\nlog = "debug"\nread_only = true\n', "far.toml")
     config = resolve({}, env=ENV, files=[near, tmp_path / "missing.toml", far])
     assert (config["gpu_hz"], config["log"], config["read_only"]) == (5.0, "debug", True)
 
 
-def test_files_are_looked_for_here_then_in_the_config_home():
+def test_files_are_looked_for_here_then_in_the_config_home() -> None:
     here, home = config_files(ENV | {"XDG_CONFIG_HOME": "/etc/xdg"}, cwd=Path("/srv"))
     assert (str(here), str(home)) == ("/srv/batchscope.toml", "/etc/xdg/batchscope/batchscope.toml")
     assert str(config_files(ENV, cwd=Path())[1]).startswith("/home/someone/.config/")
@@ -58,7 +59,7 @@ def test_files_are_looked_for_here_then_in_the_config_home():
         ("read_only", "perhaps", "true or false"),
     ],
 )
-def test_a_bad_value_is_one_sentence_with_place_and_cure(name, text, words):
+def test_a_bad_value_is_one_sentence_with_place_and_cure(name: Any, text: Any, words: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve({name: text}, env=ENV)
     assert words in str(caught.value)
@@ -74,14 +75,14 @@ def test_a_bad_value_is_one_sentence_with_place_and_cure(name, text, words):
         ("gpu_hz = \n", "can't read"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, text, words):
+def test_a_bad_file_is_named(tmp_path: Any, text: Any, words: Any) -> None:
     file = toml(tmp_path, text)
     with pytest.raises(ConfigError, match=r"batchscope\.toml") as caught:
         resolve({}, env=ENV, files=[file])
     assert words in str(caught.value)
 
 
-def test_the_printed_configuration_hides_secrets_and_shows_every_setting():
+def test_the_printed_configuration_hides_secrets_and_shows_every_setting() -> None:
     config = resolve({}, env=ENV | {"BATCHSCOPE_TOKEN": "hush"})
     lines = config.lines()
     assert len(lines) == len(SETTINGS)
@@ -91,6 +92,6 @@ def test_the_printed_configuration_hides_secrets_and_shows_every_setting():
     assert not any("hush" in line for line in lines)
 
 
-def test_addresses_of_this_machine_are_told_from_others():
+def test_addresses_of_this_machine_are_told_from_others() -> None:
     assert [is_loopback(h) for h in ("localhost", "127.9.0.1", "::1")] == [True] * 3
     assert [is_loopback(h) for h in ("0.0.0.0", "::", "10.0.0.1")] == [False] * 3

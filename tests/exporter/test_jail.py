@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.engine_process import Load, hello
@@ -33,7 +34,7 @@ exec setpriv --reuid {uid} --regid {uid} --clear-groups --bounding-set=-all --no
 """
 
 
-def reach(work):
+def reach(work: Any) -> Any:
     """Lets others through to a Python in a private home; in the jail's own mounts only."""
     base = Path(sys.base_prefix)
     closed = [p for p in [*reversed(base.parents), base] if not p.stat().st_mode & 0o001]
@@ -47,7 +48,7 @@ def reach(work):
 
 
 @pytest.fixture
-def outside():
+def outside() -> Any:
     """A folder that others may enter; pytest's own is private."""
     made = Path("/tmp") / f"batchscope-jail-{os.getpid()}"
     made.mkdir(mode=0o755)
@@ -57,7 +58,7 @@ def outside():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a jail needs root")
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv")
-def test_exporter_and_dashboard_work_unprivileged_on_a_read_only_root(outside):
+def test_exporter_and_dashboard_work_unprivileged_on_a_read_only_root(outside: Any) -> None:
     if subprocess.run(["unshare", "-mn", "true"], capture_output=True, check=False).returncode:
         pytest.skip("namespaces are not permitted here")
     (outside / "state").mkdir()

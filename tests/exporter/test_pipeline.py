@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 import time
+from typing import Any
 
 import pytest
 from tests.support.engine_process import Load, hello
@@ -20,19 +21,20 @@ from batchscope.schemas.ring import RingLocked, RingWriter
 class Rig:
     """A folder, a store, and pipelines and engines on them that are all ended at the end."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Any) -> None:
         self.folder, self.path = folder / "rings", folder / "s.duckdb"
-        self.writers, self.running = [], []
+        self.writers: list[Any] = []
+        self.running: list[Any] = []
 
-    def engine(self, seed=1, **said):
+    def engine(self, seed: Any = 1, **said: Any) -> Any:
         writer = RingWriter(self.folder, hello(seed) | said)
         while not writer.grow():
             pass
         self.writers.append(writer)
         return Load(writer, seed)
 
-    def exporter(self, **given):
-        quick = {"commit_s": 0.02, "rest_s": (0.01, 0.05), "look_s": 0.05}
+    def exporter(self, **given: Any) -> Any:
+        quick: dict[str, Any] = {"commit_s": 0.02, "rest_s": (0.01, 0.05), "look_s": 0.05}
         options = Options(**quick, **given.pop("options", {}))
         store = Store.open(given.pop("path", self.path))
         pipeline = Pipeline(self.folder, store, options=options, **given)
@@ -40,12 +42,12 @@ class Rig:
         self.running.append(pipeline)
         return pipeline
 
-    def stop(self, pipeline):
+    def stop(self, pipeline: Any) -> None:
         self.running.remove(pipeline)
         pipeline.stop()
         pipeline.store.close()
 
-    def leave(self, load, *, goodbye=True):
+    def leave(self, load: Any, *, goodbye: Any = True) -> None:
         if goodbye:
             load.put(BYE, at_ns=time.monotonic_ns())
         self.writers.remove(load.writer)
@@ -53,7 +55,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path):
+def rig(tmp_path: Any) -> Any:
     made = Rig(tmp_path)
     yield made
     for pipeline in list(made.running):
@@ -62,20 +64,20 @@ def rig(tmp_path):
         writer.close(unlink=True)
 
 
-def count(pipeline, table):
+def count(pipeline: Any, table: Any) -> Any:
     return pipeline.store.rows(f"SELECT count(*) FROM {table}")[0][0]
 
 
-def distinct(pipeline):
+def distinct(pipeline: Any) -> Any:
     return pipeline.store.rows("SELECT count(DISTINCT iteration_id) FROM all_iterations")[0][0]
 
 
-def steps(load, n):
+def steps(load: Any, n: Any) -> None:
     for _ in range(n):
         load.step()
 
 
-def test_what_an_engine_writes_is_in_the_store_within_a_second(rig):
+def test_what_an_engine_writes_is_in_the_store_within_a_second(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 50)
     until(lambda: count(pipeline, "all_iterations") == 50, seconds=1.0)
@@ -83,7 +85,7 @@ def test_what_an_engine_writes_is_in_the_store_within_a_second(rig):
     assert pipeline.store.rows("SELECT config_hash FROM configs") == [("synthetic",)]
 
 
-def test_rings_that_appear_and_leave_are_followed_and_retired(rig):
+def test_rings_that_appear_and_leave_are_followed_and_retired(rig: Any) -> None:
     pipeline = rig.exporter()
     first, second = rig.engine(1), rig.engine(2)
     steps(first, 20)
@@ -98,7 +100,7 @@ def test_rings_that_appear_and_leave_are_followed_and_retired(rig):
     assert kinds == [("attach", 2), ("closed", 1), ("dead", 1)]
 
 
-def test_counters_of_an_engine_add_up_over_its_restarts_and_ours(rig):
+def test_counters_of_an_engine_add_up_over_its_restarts_and_ours(rig: Any) -> None:
     pipeline = rig.exporter()
     for n in (20, 30):
         load = rig.engine()
@@ -111,7 +113,7 @@ def test_counters_of_an_engine_add_up_over_its_restarts_and_ours(rig):
     assert before == iterations_total(rig.exporter()) == 50
 
 
-def test_an_engine_whose_ring_went_while_no_exporter_ran_is_dead(rig):
+def test_an_engine_whose_ring_went_while_no_exporter_ran_is_dead(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 10)
     until(lambda: count(pipeline, "all_iterations") == 10)
@@ -124,12 +126,12 @@ def test_an_engine_whose_ring_went_while_no_exporter_ran_is_dead(rig):
     assert again.engines()[0].state == "dead"
 
 
-def iterations_total(pipeline):
+def iterations_total(pipeline: Any) -> Any:
     (one,) = pipeline.engines()
     return sum(n for (name, _), n in one.totals.counters.items() if name == "iterations")
 
 
-def test_a_dead_engine_runs_nothing_and_holds_nothing(rig):
+def test_a_dead_engine_runs_nothing_and_holds_nothing(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 40)
     until(lambda: count(pipeline, "all_iterations") == 40)
@@ -142,7 +144,7 @@ def test_a_dead_engine_runs_nothing_and_holds_nothing(rig):
     assert not any(name == "kv_blocks" for name, _ in gauges)
 
 
-def test_one_folder_has_one_exporter(rig, tmp_path):
+def test_one_folder_has_one_exporter(rig: Any, tmp_path: Any) -> None:
     rig.exporter()
     other = Store.open(tmp_path / "other.duckdb")
     with pytest.raises(RingLocked, match="another exporter reads"):
@@ -150,7 +152,7 @@ def test_one_folder_has_one_exporter(rig, tmp_path):
     other.close()
 
 
-def test_a_ring_of_another_version_is_named_and_disturbs_no_other(rig):
+def test_a_ring_of_another_version_is_named_and_disturbs_no_other(rig: Any) -> None:
     strange, load = rig.engine(2), rig.engine(1)
     with open(strange.writer.path, "r+b") as file:
         file.seek(8)
@@ -164,7 +166,7 @@ def test_a_ring_of_another_version_is_named_and_disturbs_no_other(rig):
     assert pipeline.exporter_values()["rings", ("live",)] == 1
 
 
-def test_a_file_that_is_no_ring_is_refused_once_and_left_alone(rig):
+def test_a_file_that_is_no_ring_is_refused_once_and_left_alone(rig: Any) -> None:
     rig.folder.mkdir(mode=0o700)
     (rig.folder / "nonsense.ring").write_bytes(b"nonsense" * 10_000)
     pipeline = rig.exporter()
@@ -175,27 +177,27 @@ def test_a_file_that_is_no_ring_is_refused_once_and_left_alone(rig):
 class Broken:
     """A sink whose every call fails."""
 
-    def rows(self, ring, rows):
+    def rows(self, ring: Any, rows: Any) -> None:
         raise RuntimeError("no")
 
-    def values(self):
+    def values(self) -> Any:
         return {("spans", ("dropped",)): 1}
 
-    def close(self):
+    def close(self) -> None:
         raise RuntimeError("no")
 
 
 class Stuck(Broken):
     """A sink that never returns before it is let go."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.gate = threading.Event()
 
-    def rows(self, ring, rows):
+    def rows(self, ring: Any, rows: Any) -> None:
         self.gate.wait(30)
 
 
-def test_a_broken_and_a_stuck_sink_cost_counters_and_nothing_else(rig):
+def test_a_broken_and_a_stuck_sink_cost_counters_and_nothing_else(rig: Any) -> None:
     stuck = Stuck()
     pipeline = rig.exporter(sinks={"broken": Broken(), "stuck": stuck})
     load = rig.engine()
@@ -208,7 +210,7 @@ def test_a_broken_and_a_stuck_sink_cost_counters_and_nothing_else(rig):
     stuck.gate.set()
 
 
-def test_marks_and_samples_reach_the_store(rig):
+def test_marks_and_samples_reach_the_store(rig: Any) -> None:
     sample = {"device": [0], "uuid": ["GPU-0"], "unix_ns": [5], "sm_ratio": [0.5]}
     pipeline = rig.exporter(samples=iter([{"gpu": sample}, *[{}] * 10_000]).__next__)
     pipeline.mark("deploy 7", engine="e")
@@ -216,7 +218,7 @@ def test_marks_and_samples_reach_the_store(rig):
     until(lambda: pipeline.store.rows("SELECT uuid, sm_ratio FROM gpu") == [("GPU-0", 0.5)])
 
 
-def test_a_store_that_cannot_write_stops_reading_before_memory_grows(rig, monkeypatch):
+def test_a_store_that_cannot_write_stops_reading_in_time(rig: Any, monkeypatch: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter(options={"queue_bytes": 20_000})
     real = pipeline.store.commit
     monkeypatch.setattr(pipeline.store, "commit", refuse)
@@ -233,12 +235,12 @@ def test_a_store_that_cannot_write_stops_reading_before_memory_grows(rig, monkey
     assert count(pipeline, "losses") == 0
 
 
-def refuse(_):
+def refuse(_: Any) -> None:
     raise StoreError("can't write to here: No space left on device")
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk(tmp_path: Any) -> Any:
     """A disk of 12 MB."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -251,7 +253,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_a_full_disk_is_said_and_survived_without_loss(rig, small_disk):
+def test_a_full_disk_is_said_and_survived_without_loss(rig: Any, small_disk: Any) -> None:
     pipeline = rig.exporter(path=small_disk / "s.duckdb")
     load = rig.engine()
     fill(small_disk / "ballast")
@@ -266,7 +268,7 @@ def test_a_full_disk_is_said_and_survived_without_loss(rig, small_disk):
     assert (count(pipeline, "losses"), pipeline.store_error) == (0, None)
 
 
-def fill(path):
+def fill(path: Any) -> None:
     with open(path, "wb", buffering=0) as file:
         try:
             while True:
@@ -275,7 +277,7 @@ def fill(path):
             return
 
 
-def test_what_was_overwritten_while_no_exporter_ran_is_a_loss_counted_exactly(rig):
+def test_what_was_overwritten_while_no_exporter_ran_is_a_loss_counted_exactly(rig: Any) -> None:
     load = rig.engine()
     load.writer.close(unlink=True)
     rig.writers.remove(load.writer)
@@ -301,11 +303,11 @@ def test_what_was_overwritten_while_no_exporter_ran_is_a_loss_counted_exactly(ri
     assert one.totals.counters["lost_records", ()] == lost[1]
 
 
-def newest(pipeline):
+def newest(pipeline: Any) -> Any:
     return pipeline.store.rows("SELECT max(iteration_id) FROM all_iterations")[0][0]
 
 
-def test_retention_by_size_deletes_oldest_detail_first_and_keeps_the_newest(rig):
+def test_retention_by_size_deletes_oldest_detail_first_and_keeps_the_newest(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 3_000)
     until(lambda: count(pipeline, "all_iterations") == 3_000, seconds=20)
@@ -325,7 +327,7 @@ def test_retention_by_size_deletes_oldest_detail_first_and_keeps_the_newest(rig)
     store.close()
 
 
-def test_retention_by_age_deletes_what_is_older(rig):
+def test_retention_by_age_deletes_what_is_older(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 100)
     until(lambda: count(pipeline, "all_iterations") == 100)
@@ -338,7 +340,7 @@ def test_retention_by_age_deletes_what_is_older(rig):
     store.close()
 
 
-def test_the_state_of_rings_long_gone_is_dropped_but_not_their_position(rig):
+def test_the_state_of_rings_long_gone_is_dropped_but_not_their_position(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 10)
     rig.leave(load)
@@ -353,7 +355,7 @@ def test_the_state_of_rings_long_gone_is_dropped_but_not_their_position(rig):
     assert iterations_total(rig.exporter()) == 0
 
 
-def test_an_idle_exporter_does_not_commit(rig):
+def test_an_idle_exporter_does_not_commit(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     load.put(EMPTY, at_ns=1, first_ns=1, schedules=1)
     until(lambda: [s.seq for s in pipeline.store.ring_states().values()] == [3])
@@ -365,7 +367,7 @@ def test_an_idle_exporter_does_not_commit(rig):
         threading.Event().wait(0.05)
 
 
-def test_a_ring_whose_fold_fails_is_named_and_disturbs_no_other(rig, monkeypatch):
+def test_a_ring_whose_fold_fails_is_named_and_disturbs_no_other(rig: Any, monkeypatch: Any) -> None:
     pipeline = rig.exporter()
     bad, good = rig.engine(2), rig.engine(1)
     steps(bad, 5)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ WALL_CLOCK = {"marks": ["unix_ns"], "slo": ["since_unix_ns"], "ring_state": ["bl
 """Columns that say when the exporter saw something, and the state that isn't a table."""
 
 
-def start(module, *words):
+def start(module: Any, *words: Any) -> Any:
     return subprocess.Popen(
         [sys.executable, "-m", f"tests.support.{module}", *map(str, words)],
         stdin=subprocess.PIPE,
@@ -31,7 +32,7 @@ def start(module, *words):
     )
 
 
-def end(process):
+def end(process: Any) -> None:
     process.stdin.close()
     process.stdout.close()
     process.kill()
@@ -39,10 +40,10 @@ def end(process):
 
 
 @pytest.fixture
-def engine(tmp_path):
+def engine(tmp_path: Any) -> Any:
     processes = []
 
-    def begin(iterations, pause_s, *more):
+    def begin(iterations: Any, pause_s: Any, *more: Any) -> Any:
         processes.append(start("engine_process", tmp_path / "rings", iterations, pause_s, 1, *more))
         ring = processes[-1].stdout.readline().strip()
         os.link(ring, tmp_path / "kept")  # its bytes, after it is retired
@@ -53,7 +54,7 @@ def engine(tmp_path):
         end(process)
 
 
-def exported(folder, path):
+def exported(folder: Any, path: Any) -> Any:
     """The content of all tables after one exporter that nobody killed."""
     store = Store.open(path)
     pipeline = Pipeline(folder, store, options=Options(slo=DEMO_SLO))
@@ -66,7 +67,7 @@ def exported(folder, path):
     return content(store)
 
 
-def content(store):
+def content(store: Any) -> Any:
     found = {}
     for table in tables.table_names():
         hidden = ["batch_id", *WALL_CLOCK.get(table, [])]
@@ -76,14 +77,14 @@ def content(store):
     return found
 
 
-def commits(path):
+def commits(path: Any) -> Any:
     store = Store.open(path)
     batch = store.batch
     store.close()
     return batch
 
 
-def test_killed_exporters_leave_the_same_tables_as_one_that_lived(tmp_path, engine):
+def test_killed_exporters_leave_the_tables_of_one_that_lived(tmp_path: Any, engine: Any) -> None:
     chance = random.Random(KILLS)
     writer, ring = engine(STEPS * KILLS, 0.003)
     nursery = start("exporter_process", tmp_path / "rings", tmp_path / "killed.duckdb")
@@ -109,7 +110,7 @@ def test_killed_exporters_leave_the_same_tables_as_one_that_lived(tmp_path, engi
     assert max(opened) < 1.0  # CPU seconds: other load on the machine doesn't count
 
 
-def test_a_killed_engine_leaves_everything_up_to_its_last_decision(tmp_path, engine):
+def test_a_killed_engine_leaves_all_up_to_its_last_decision(tmp_path: Any, engine: Any) -> None:
     writer, _ = engine(300, 0.0, "stay")
     assert writer.stdout.readline() == "written\n"
     writer.kill()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -21,15 +22,17 @@ RING = 2**63 + 5
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Any) -> Any:
     opened = Store.open(tmp_path / "s.duckdb")
     yield opened
     opened.close()
 
 
-def gaps(*serials, ring=RING, unix_ns=1):
+def gaps(*serials: Any, ring: Any = RING, unix_ns: Any = 1) -> Any:
     n = len(serials)
-    columns = {name: pa.array([1] * n) for name in tables.columns("gaps") if name != "batch_id"}
+    columns: dict[str, Any] = {
+        name: pa.array([1] * n) for name in tables.columns("gaps") if name != "batch_id"
+    }
     columns |= {
         "ring_id": pa.array([ring] * n, pa.uint64()),
         "serial": pa.array(list(serials)),
@@ -39,9 +42,11 @@ def gaps(*serials, ring=RING, unix_ns=1):
     return pa.table(columns)
 
 
-def runs(*serials, ring=RING, **given):
+def runs(*serials: Any, ring: Any = RING, **given: Any) -> Any:
     n = len(serials)
-    row = dict.fromkeys(("n_iterations", "stride", "tokens_each", "emitted_each", "unix_ns"), 1)
+    row: dict[str, Any] = dict.fromkeys(
+        ("n_iterations", "stride", "tokens_each", "emitted_each", "unix_ns"), 1
+    )
     row |= {"first_iteration": 10, "phase": "decode", "recompute": False, "context_first": 100}
     row |= given
     columns = {name: pa.array([value] * n) for name, value in row.items()}
@@ -50,17 +55,17 @@ def runs(*serials, ring=RING, **given):
     )
 
 
-def state(seq, ring=RING, blob=b"state"):
+def state(seq: Any, ring: Any = RING, blob: Any = b"state") -> Any:
     return RingState(ring, f"{ring:032x}", seq, seq * 8, 1, blob)
 
 
-def ask(store, sql, monkeypatch, params=None, **options):
+def ask(store: Any, sql: Any, monkeypatch: Any, params: Any = None, **options: Any) -> Any:
     question = NamedQuery("probe", "?", sql, parse("probe", "-- ?\n" + sql).params)
     monkeypatch.setattr(store_module, "named", lambda _: question)
     return store.query("probe", params, **options)
 
 
-def test_a_commit_writes_rows_open_rows_and_position_together(store):
+def test_a_commit_writes_rows_open_rows_and_position_together(store: Any) -> None:
     batch = store.commit(
         Commit(
             appended={"gaps": gaps(1, 2)},
@@ -74,7 +79,7 @@ def test_a_commit_writes_rows_open_rows_and_position_together(store):
     assert store.ring_states() == {f"{RING:032x}": state(10)}
 
 
-def test_open_rows_of_a_ring_are_replaced_and_those_of_others_stay(store):
+def test_open_rows_of_a_ring_are_replaced_and_those_of_others_stay(store: Any) -> None:
     store.commit(Commit(replaced={"runs_open": runs(1, 2)}, rings=[RING]))
     store.commit(Commit(replaced={"runs_open": runs(3, ring=4)}, rings=[4]))
     store.commit(Commit(replaced={"runs_open": runs(5)}, rings=[RING]))
@@ -82,7 +87,7 @@ def test_open_rows_of_a_ring_are_replaced_and_those_of_others_stay(store):
     assert store.rows("SELECT count(*) FROM all_runs") == [(2,)]
 
 
-def test_a_commit_that_fails_half_way_leaves_nothing(store):
+def test_a_commit_that_fails_half_way_leaves_nothing(store: Any) -> None:
     bad = runs(1).set_column(1, "serial", pa.array([None], pa.uint32()))
     with pytest.raises(StoreError, match="can't write to"):
         store.commit(Commit(appended={"gaps": gaps(1), "runs": bad}, states=[state(3)]))
@@ -91,13 +96,13 @@ def test_a_commit_that_fails_half_way_leaves_nothing(store):
     assert store.ring_states() == {}
 
 
-def test_a_commit_that_was_durable_after_all_is_not_written_twice(store):
+def test_a_commit_that_was_durable_after_all_is_not_written_twice(store: Any) -> None:
     commit = Commit(appended={"gaps": gaps(1)})
     assert store.commit(commit) == store.commit(commit) == store.batch
     assert store.rows("SELECT count(*) FROM gaps") == [(1,)]
 
 
-def test_batch_ids_go_on_after_a_reopen(tmp_path):
+def test_batch_ids_go_on_after_a_reopen(tmp_path: Any) -> None:
     first = Store.open(tmp_path / "s.duckdb")
     batch = first.commit(Commit(appended={"gaps": gaps(1)}))
     first.close()
@@ -106,20 +111,20 @@ def test_batch_ids_go_on_after_a_reopen(tmp_path):
     second.close()
 
 
-def test_every_declared_column_is_what_the_file_has(store):
+def test_every_declared_column_is_what_the_file_has(store: Any) -> None:
     for table in tables.table_names():
         real = {row[0]: row[1] for row in store.rows(f"DESCRIBE {table}")}
         assert tables.columns(table) == real
 
 
-def test_a_store_held_by_another_process_names_it(store):
+def test_a_store_held_by_another_process_names_it(store: Any) -> None:
     code = f"from batchscope.exporter.store import Store; Store.open({str(store.path)!r})"
     held = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert f"is held by another process ({os.path.realpath(sys.executable)}" in held.stderr
     assert f"pid {os.getpid()})" in held.stderr
 
 
-def test_a_newer_store_is_refused_in_one_sentence(tmp_path):
+def test_a_newer_store_is_refused_in_one_sentence(tmp_path: Any) -> None:
     Store.open(tmp_path / "s.duckdb").close()
     with duckdb.connect(str(tmp_path / "s.duckdb")) as raw:
         raw.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
@@ -127,7 +132,7 @@ def test_a_newer_store_is_refused_in_one_sentence(tmp_path):
         Store.open(tmp_path / "s.duckdb")
 
 
-def test_an_older_store_is_migrated_step_by_step(tmp_path, monkeypatch):
+def test_an_older_store_is_migrated_step_by_step(tmp_path: Any, monkeypatch: Any) -> None:
     Store.open(tmp_path / "s.duckdb").close()
     step = [lambda c: c.execute("ALTER TABLE marks ADD COLUMN colour VARCHAR")]
     monkeypatch.setattr(store_module, "MIGRATIONS", tuple(step))
@@ -139,7 +144,7 @@ def test_an_older_store_is_migrated_step_by_step(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 1000, b""])
-def test_another_kind_of_file_is_not_overwritten(tmp_path, content):
+def test_another_kind_of_file_is_not_overwritten(tmp_path: Any, content: Any) -> None:
     path = tmp_path / "s.duckdb"
     path.write_bytes(content)
     with pytest.raises(StoreError, match="is not a DuckDB file"):
@@ -147,13 +152,13 @@ def test_another_kind_of_file_is_not_overwritten(tmp_path, content):
     assert path.read_bytes() == content
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Any) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="can't make the folder"):
         Store.open(tmp_path / "file" / "s.duckdb")
 
 
-def test_a_read_only_store_answers_and_does_not_write(tmp_path):
+def test_a_read_only_store_answers_and_does_not_write(tmp_path: Any) -> None:
     first = Store.open(tmp_path / "s.duckdb")
     first.commit(Commit(appended={"gaps": gaps(1)}))
     first.close()
@@ -164,7 +169,7 @@ def test_a_read_only_store_answers_and_does_not_write(tmp_path):
     later.close()
 
 
-def test_nothing_outside_the_store_can_be_reached(store, tmp_path):
+def test_nothing_outside_the_store_can_be_reached(store: Any, tmp_path: Any) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n")
     for sql in (
@@ -180,7 +185,7 @@ def test_nothing_outside_the_store_can_be_reached(store, tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_a_query_that_takes_too_long_is_interrupted_and_the_store_goes_on(store, monkeypatch):
+def test_a_query_that_takes_too_long_is_interrupted(store: Any, monkeypatch: Any) -> None:
     start = time.monotonic()
     with pytest.raises(QueryTimeoutError):
         ask(
@@ -193,10 +198,10 @@ def test_a_query_that_takes_too_long_is_interrupted_and_the_store_goes_on(store,
     assert ask(store, "SELECT 1 AS one", monkeypatch).to_pydict() == {"one": [1]}
 
 
-def test_readers_and_the_writer_work_at_once(store):
+def test_readers_and_the_writer_work_at_once(store: Any) -> None:
     torn, finished = [], []
 
-    def read():
+    def read() -> None:
         for _ in range(50):
             n, batches = store.rows("SELECT count(*), count(DISTINCT batch_id) FROM gaps")[0]
             torn.extend([(n, batches)] if n != 2 * batches else [])
@@ -213,7 +218,7 @@ def test_readers_and_the_writer_work_at_once(store):
     assert len(finished) == 2
 
 
-def test_members_expands_a_bounded_range_of_runs(store):
+def test_members_expands_a_bounded_range_of_runs(store: Any) -> None:
     steady = runs(1, n_iterations=4, first_iteration=10, context_first=100)
     prefill = runs(2, phase="prefill", n_iterations=2, stride=2, tokens_each=512, context_first=0)
     store.commit(Commit(appended={"runs": steady}, replaced={"runs_open": prefill}, rings=[RING]))
@@ -224,7 +229,7 @@ def test_members_expands_a_bounded_range_of_runs(store):
     assert found == [(1, 12, 1, 102), (2, 12, 512, 512)]
 
 
-def test_speculative_runs_keep_each_steps_emission_and_context(store):
+def test_speculative_runs_keep_each_steps_emission_and_context(store: Any) -> None:
     emitted = pa.array([[3, 1, 2]], pa.list_(pa.uint32()))
     table = runs(1, n_iterations=3, tokens_each=4, emitted_each=None).append_column(
         "emitted", emitted
@@ -236,7 +241,7 @@ def test_speculative_runs_keep_each_steps_emission_and_context(store):
     assert found == [(3, 100), (1, 103), (2, 104)]
 
 
-def test_pruning_frees_blocks_and_keeps_the_newest(store):
+def test_pruning_frees_blocks_and_keeps_the_newest(store: Any) -> None:
     for second in range(4):
         serials = random.Random(second).sample(range(2**32), 130_000)
         store.commit(Commit(appended={"gaps": gaps(*serials, unix_ns=second)}))
@@ -255,7 +260,7 @@ PARAMS = parse(
 )
 
 
-def test_parameters_are_typed_and_have_defaults():
+def test_parameters_are_typed_and_have_defaults() -> None:
     assert PARAMS.bind({"a": "-3"}) == {"a": -3, "b": "x", "c": None, "d": 0.5, "e": True}
     assert PARAMS.bind({"a": "1", "c": "1, 18446744073709551615", "e": "false"})["c"] == [
         1,
@@ -277,11 +282,11 @@ def test_parameters_are_typed_and_have_defaults():
         ({"a": "1", "c": ",".join("1" * 300)}, "at most 256"),
     ],
 )
-def test_a_bad_parameter_is_named(given, words):
+def test_a_bad_parameter_is_named(given: Any, words: Any) -> None:
     with pytest.raises(QueryError, match=words):
         PARAMS.bind(given)
 
 
-def test_an_unknown_query_names_the_known_ones(store):
+def test_an_unknown_query_names_the_known_ones(store: Any) -> None:
     with pytest.raises(QueryError, match=r"no query is called '\.\./etc'; known: "):
         store.query("../etc")

@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.support.records import body
 
@@ -23,12 +24,13 @@ BUDGET, SLOTS = 512, 24
 class Load:
     """A scheduler's bookkeeping, no more: who runs, who waits, what was emitted."""
 
-    def __init__(self, writer, seed):
+    def __init__(self, writer: Any, seed: Any) -> None:
         self.writer, self.random = writer, random.Random(seed)
         self.serial = 0
-        self.waiting, self.running = [], {}
+        self.waiting: list[Any] = []
+        self.running: dict[int, Any] = {}
 
-    def step(self):
+    def step(self) -> None:
         """One iteration with its arrivals, a preemption now and then, and its ends."""
         for _ in range(self.random.choice((0, 0, 1, 2))):
             self.arrive()
@@ -39,10 +41,10 @@ class Load:
         iteration = self.schedule(prefill, decode)
         self.complete(iteration, prefill, decode)
 
-    def put(self, record, **fields):
+    def put(self, record: Any, **fields: Any) -> None:
         self.writer.append(body(record, **fields))
 
-    def arrive(self):
+    def arrive(self) -> None:
         self.serial += 1
         prompt = self.random.randint(1, 900)
         self.put(
@@ -50,13 +52,13 @@ class Load:
         )
         self.waiting.append((self.serial, prompt, 0, self.random.randint(1, 40), 0))
 
-    def preempt(self):
+    def preempt(self) -> None:
         serial, (prompt, out, left) = self.running.popitem()
         fields = {"lost_tokens": prompt + out, "mode": codes(PreemptMode)[PreemptMode.RECOMPUTE]}
         self.put(r.PREEMPTED, at_ns=now(), serial=serial, **fields)
         self.waiting.insert(0, (serial, prompt + out, 0, left, out))
 
-    def admit(self):
+    def admit(self) -> Any:
         budget, prefill = BUDGET - len(self.running), []
         while self.waiting and budget > 0 and len(self.running) < SLOTS:
             serial, target, done, left, out = self.waiting.pop(0)
@@ -71,7 +73,7 @@ class Load:
             self.running[serial] = [target - out, out, left]
         return prefill
 
-    def schedule(self, prefill, decode):
+    def schedule(self, prefill: Any, decode: Any) -> Any:
         iteration = self.writer.iteration_id
         fields = {
             "iteration_id": iteration,
@@ -88,7 +90,7 @@ class Load:
         self.writer.iteration_id += 1
         return iteration
 
-    def complete(self, iteration, prefill, decode):
+    def complete(self, iteration: Any, prefill: Any, decode: Any) -> None:
         silent = [(s, 0) for s, _, _ in prefill if s not in self.running]
         self.put(r.COMPLETED, iteration_id=iteration, at_ns=now(), tails={"emitted": silent})
         for serial in [*decode, *(s for s, _, _ in prefill if s in self.running)]:
@@ -97,17 +99,17 @@ class Load:
             if self.running[serial][2] <= 0:
                 self.finish(serial)
 
-    def finish(self, serial):
+    def finish(self, serial: Any) -> None:
         _, out, _ = self.running.pop(serial)
         reason = codes(FinishReason)[FinishReason.STOP]
         self.put(r.FINISHED, at_ns=now(), serial=serial, output_tokens=out, reason=reason)
 
 
-def now():
+def now() -> Any:
     return time.monotonic_ns()
 
 
-def hello(seed):
+def hello(seed: Any) -> Any:
     """What the engine says of itself."""
     return {
         "engine": f"synthetic-{seed}",
@@ -124,7 +126,7 @@ def hello(seed):
     }
 
 
-def main(folder, iterations, pause_s, seed, stay=""):
+def main(folder: Any, iterations: Any, pause_s: Any, seed: Any, stay: Any = "") -> None:
     """Write the ring."""
     writer = RingWriter(Path(folder), hello(seed))
     while not writer.grow():

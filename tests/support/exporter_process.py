@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,11 +18,11 @@ from batchscope.exporter.pipeline import Options, Pipeline
 from batchscope.exporter.store import Store
 from batchscope.schemas.slo import DEMO_SLO
 
-QUICK = {"slo": DEMO_SLO, "commit_s": 0.01, "rest_s": (0.01, 0.02), "look_s": 0.05}
+QUICK: dict[str, Any] = {"slo": DEMO_SLO, "commit_s": 0.01, "rest_s": (0.01, 0.02), "look_s": 0.05}
 """Many rounds and commits in the little time it has."""
 
 
-def export(folder, store):
+def export(folder: Any, store: Any) -> None:
     """Run one exporter until it is killed, or for a minute."""
     opened = Store.open(store)
     pipeline = Pipeline(folder, opened, options=Options(**QUICK))
@@ -32,7 +33,7 @@ def export(folder, store):
     opened.close()
 
 
-def main(folder, store):
+def main(folder: Any, store: Any) -> None:
     """Fork on demand."""
     pa.array([1])  # imports pandas where it is installed: once here, not in each child
     for _ in sys.stdin:

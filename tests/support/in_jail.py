@@ -11,12 +11,13 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from typing import Any
 
 EXPORTER, PAGES = "http://127.0.0.1:9477", "http://127.0.0.1:8501"
 
 
 @contextmanager
-def running(*words):
+def running(*words: Any) -> Any:
     command = [sys.executable, "-m", "batchscope.exporter.cli", *words]
     child = subprocess.Popen(command, stdout=sys.stderr)
     try:
@@ -26,7 +27,7 @@ def running(*words):
         child.wait(20)
 
 
-def get(url, seconds):
+def get(url: Any, seconds: Any) -> Any:
     """The body, as soon as there is one."""
     deadline = time.monotonic() + seconds
     while (body := attempt(url)) is None:
@@ -35,7 +36,7 @@ def get(url, seconds):
     return body
 
 
-def attempt(url):
+def attempt(url: Any) -> Any:
     try:
         with urllib.request.urlopen(url, timeout=5) as reply:
             return reply.read()
@@ -43,12 +44,12 @@ def attempt(url):
         return None
 
 
-def newest():
+def newest() -> Any:
     columns = json.loads(get(f"{EXPORTER}/api/v1/query/newest", 5))["columns"]
     return max(columns["iteration_id"], default=0)
 
 
-def refused_path(path):
+def refused_path(path: Any) -> Any:
     try:
         with open(path, "w"):
             return False
@@ -56,7 +57,7 @@ def refused_path(path):
         return True
 
 
-def main(rings, state, iterations):
+def main(rings: Any, state: Any, iterations: Any) -> None:
     serve = ("serve", "--dir", rings, "--store", f"{state}/s.duckdb")
     with running(*serve), running("dashboard"):
         get(f"{EXPORTER}/readyz", 30)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -19,7 +20,7 @@ RING = 2**63 + 5
 class Served:
     """A real server on loopback over a store with one request in it."""
 
-    def __init__(self, folder, *, token=None):
+    def __init__(self, folder: Any, *, token: Any = None) -> None:
         self.store = Store.open(folder / "s.duckdb")
         self.rings = folder / "rings"
         options = Options(slo=Slo.parse("ttft<=1s"), commit_s=0.05)
@@ -29,7 +30,7 @@ class Served:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self.store.commit(Commit(appended={"requests": one_request(self.rings)}))
         self.pipeline.start()
         self._thread.start()
@@ -38,7 +39,7 @@ class Served:
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=15)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.http.close()
         self.service.closing.set()
         self._server.should_exit = True
@@ -47,10 +48,10 @@ class Served:
         self.store.close()
 
 
-def one_request(rings):
+def one_request(rings: Any) -> Any:
     (rings / "ctl").mkdir(parents=True)
     key = f"{request_key('req-42', make_salt(rings)):016x}"
-    row = dict.fromkeys(
+    row: dict[str, Any] = dict.fromkeys(
         ("prefill_tokens", "decode_tokens", "output_tokens", "cached_on_resume_tokens"), 7
     )
     row |= dict.fromkeys(("recomputed_tokens", "steps", "preemptions", "lost_tokens"), 0)
@@ -61,7 +62,7 @@ def one_request(rings):
     )
 
 
-def until(true, seconds=10.0):
+def until(true: Any, seconds: Any = 10.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "did not happen in time"
