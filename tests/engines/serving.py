@@ -1,0 +1,162 @@
+"""A real `vllm serve` of a tiny random model on the CPU, and clients for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.engines.versions import PYTHON
+
+READY_S = 300
+BUDGET = 256
+MODEL: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FLAGS = [
+    *("--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "float32"),
+    *("--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens", str(BUDGET)),
+    *("--num-gpu-blocks-override", "40", "--block-size", "32", "--served-model-name", "tiny"),
+    *("--disable-uvicorn-access-log", "--host", "127.0.0.1"),
+]
+"""39 blocks of 32 tokens for 8 requests of up to 364: preemptions are certain."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers; `process` is its API server, the ring's HELLO names the core."""
+
+    url: str
+    rings: Path
+    process: subprocess.Popen[bytes]
+
+    def completion(self, name: str, prompt: list[int], tokens: int) -> dict[str, Any]:
+        """One request by an id of the client's own; the whole reply."""
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        reply: dict[str, Any] = json.loads(self._post({**body, "temperature": 0}, name))
+        return reply
+
+    def hang_up(self, name: str, prompt: list[int]) -> None:
+        """Ask for a long stream, and go away after its first piece."""
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 150, "ignore_eos": True}
+        with urllib.request.urlopen(self._request({**body, "stream": True}, name), timeout=60) as r:
+            r.readline()
+
+    def counters(self) -> Counter[str]:
+        """All samples of /metrics with a `_total` or bucket: name and labels but model -> value."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as reply:
+            lines = reply.read().decode().splitlines()
+        found = Counter[str]()
+        for line in lines:
+            match = re.match(r"(vllm:\w+)\{(.*)\} (\S+)$", line)
+            if match:
+                kept = [p for p in match[2].split(",") if not p.startswith(("engine=", "model_"))]
+                found[f"{match[1]}{{{','.join(kept)}}}"] += float(match[3])  # type: ignore[assignment]
+        return found
+
+    def _post(self, body: dict[str, Any], name: str) -> bytes:
+        with urllib.request.urlopen(self._request(body, name), timeout=120) as reply:
+            answer: bytes = reply.read()
+            return answer
+
+    def _request(self, body: dict[str, Any], name: str) -> urllib.request.Request:
+        headers = {"content-type": "application/json", "X-Request-Id": name}
+        return urllib.request.Request(
+            f"{self.url}/v1/completions", json.dumps(body).encode(), headers
+        )
+
+
+def burst(server: Server, jobs: list[tuple[str, list[int], int]]) -> dict[str, dict[str, Any]]:
+    """All jobs at once; name -> reply."""
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        replies = threads.map(lambda job: server.completion(*job), jobs)
+        return dict(zip((name for name, _, _ in jobs), replies, strict=True))
+
+
+@contextmanager
+def serving(folder: Path, rings: Path, **settings: str) -> Iterator[Server]:
+    """Start it, wait until it answers, end it and all that it started."""
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    port = _free_port()
+    command = [str(PYTHON.with_name("vllm")), "serve", str(folder), *FLAGS, "--port", str(port)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=_env(rings) | settings, stdout=log, stderr=log, start_new_session=True
+        )
+        server = Server(f"http://127.0.0.1:{port}", rings, process)
+        try:
+            _wait_for(server, folder / "log")
+            yield server
+        finally:
+            _end(process)
+
+
+def _env(rings: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "BATCHSCOPE": "1",
+        "BATCHSCOPE_DIR": str(rings),
+        "BATCHSCOPE_OVERHEAD": "0",
+        "BATCHSCOPE_REQUEST_IDS": "plain",
+        "BATCHSCOPE_RING_BYTES": str(16 << 20),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for(server: Server, log: Path) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        assert server.process.poll() is None, log.read_text()[-3000:]
+        try:
+            urllib.request.urlopen(f"{server.url}/health", timeout=5).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Its whole process group, which is ours alone: asked first, then without asking."""
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(20)

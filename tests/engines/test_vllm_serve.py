@@ -1,0 +1,165 @@
+"""A real `vllm serve`: our sums against vLLM's own counters, aborts, and the death of its core."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.adapters.ring_records import Seen, records
+from tests.engines.serving import BUDGET, Server, burst, serving
+from tests.engines.versions import Run
+
+from batchscope.schemas.reasons import FinishReason, words
+from batchscope.schemas.ring import RingReader, list_rings
+
+pytestmark = pytest.mark.engines
+
+REQUESTS, BURST = 200, 20
+END = words(FinishReason)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as rings,
+        serving(tmp_path_factory.mktemp("model"), Path(rings)) as answering,
+    ):
+        yield answering
+
+
+@pytest.fixture(scope="module")
+def replies(server: Server) -> dict[str, dict[str, Any]]:
+    rng = random.Random(7)
+    found: dict[str, dict[str, Any]] = {}
+    for first in range(0, REQUESTS, BURST):
+        jobs = [job(number, rng) for number in range(first, first + BURST)]
+        found |= burst(server, jobs)
+    return found
+
+
+def job(number: int, rng: random.Random) -> tuple[str, list[int], int]:
+    shared = [11] * 96 if number % 4 == 0 else []
+    own = [(number * 13 + i) % 900 + 10 for i in range(rng.randrange(10, 260 - len(shared)))]
+    return f"client-{number}", shared + own, rng.randrange(4, 100)
+
+
+def ring(server: Server) -> RingReader:
+    (path,) = list_rings(server.rings)
+    return RingReader(path)
+
+
+def seen(server: Server) -> list[Seen]:
+    return list(records(ring(server)))
+
+
+def folded(server: Server) -> Counter[tuple[str, tuple[str, ...]]]:
+    run = Run("", Counter(), Counter(), {}, server.rings)
+    return Counter(run.fold().totals.counters)
+
+
+def summed(counters: Counter[tuple[str, tuple[str, ...]]], name: str) -> int:
+    return sum(value for (metric, _), value in counters.items() if metric == name)
+
+
+def test_only_the_core_has_a_ring(server: Server, replies: dict[str, Any]) -> None:
+    hello = ring(server).hello
+    assert (hello["kind"], hello["model_name"], hello["dp_rank"]) == ("vllm", "tiny", 0)
+    assert hello["pid"] != server.process.pid
+    assert hello["config"]["cache_config"]["num_gpu_blocks_override"] == 40
+    assert len(replies) == REQUESTS
+
+
+def test_our_sums_equal_vllms_own_counters(server: Server, replies: dict[str, Any]) -> None:
+    theirs, ours = server.counters(), folded(server)
+    prompts = sum(record["prompt_tokens"] for record in seen(server) if record.name == "arrived")
+    usage = [reply["usage"] for reply in replies.values()]
+    assert prompts == theirs["vllm:prompt_tokens_total{}"]
+    assert prompts == sum(u["prompt_tokens"] for u in usage)
+    assert summed(ours, "output_tokens") == theirs["vllm:generation_tokens_total{}"]
+    assert summed(ours, "output_tokens") == sum(u["completion_tokens"] for u in usage)
+    assert summed(ours, "cached_tokens") == theirs["vllm:prompt_tokens_cached_total{}"] > 0
+    assert summed(ours, "preemptions") == theirs["vllm:num_preemptions_total{}"] > 0
+    for reason in ("stop", "length", "abort", "error"):
+        success = theirs[f'vllm:request_success_total{{finished_reason="{reason}"}}']
+        assert ours["requests_finished", (reason,)] == success
+    assert ours["requests_finished", ("length",)] == REQUESTS
+    assert summed(ours, "audit_violations") == 0 < summed(ours, "audit_checks")
+
+
+def test_no_iteration_of_ours_exceeds_the_budget_while_vllms_own_histogram_does(
+    server: Server, replies: dict[str, Any]
+) -> None:
+    assert replies
+    scheduled = [record for record in seen(server) if record.name == "scheduled"]
+    tokens = [record["prefill_tokens"] + record["decode_tokens"] for record in scheduled]
+    assert max(tokens) == BUDGET == {record["budget_tokens"] for record in scheduled}.pop()
+    theirs = server.counters()
+    bucket = 'vllm:iteration_tokens_total_bucket{{le="{}"}}'
+    over = theirs[bucket.format("+Inf")] - theirs[bucket.format(f"{BUDGET}.0")]
+    assert over > 0, "vLLM counts a chunked prompt whole, in the step of its first token"
+
+
+def test_the_clients_id_leads_to_its_request(server: Server, replies: dict[str, Any]) -> None:
+    known = {record["external_text"] for record in seen(server) if record.name == "arrived"}
+    assert {reply["id"] for reply in replies.values()} <= known
+
+
+def test_who_hangs_up_is_an_abort_and_not_a_success(
+    server: Server, replies: dict[str, Any]
+) -> None:
+    assert replies
+    before = folded(server)
+    for number in range(3):
+        server.hang_up(f"gone-{number}", [20 + number] * 40)
+    wanted = before["requests_finished", ("abort",)] + 3
+    until(lambda: folded(server)["requests_finished", ("abort",)] == wanted)
+    after = folded(server)
+    assert after["requests_finished", ("length",)] == before["requests_finished", ("length",)]
+    assert summed(after, "requests_finished") == summed(after, "requests_arrived")
+
+
+def test_the_batch_in_flight_of_a_killed_core_is_named(
+    server: Server, replies: dict[str, Any]
+) -> None:
+    assert replies
+    reader = ring(server)
+    threads = [threading.Thread(target=doomed, args=(server, n), daemon=True) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    core, count = reader.hello["pid"], len(seen(server))
+    until(lambda: len(seen(server)) > count + 60)
+    os.kill(core, signal.SIGKILL)
+    until(lambda: not reader.alive())
+    for thread in threads:
+        thread.join(60)
+    found = [record for record in seen(server) if record.name in ("scheduled", "completed")]
+    last = found[-1]
+    assert found[-1].name in ("scheduled", "completed")
+    assert last["iteration_id"] == max(r["iteration_id"] for r in found)
+    returned = {r["iteration_id"] for r in found if r.name == "completed"}
+    lost = [r for r in found if r.name == "scheduled" and r["iteration_id"] not in returned]
+    assert len(lost) <= 1
+    assert all(batch["n_decode"] + batch["n_prefill"] > 0 for batch in lost)
+
+
+def doomed(server: Server, number: int) -> None:
+    try:
+        server.completion(f"doomed-{number}", [30 + number] * 100, 300)
+    except OSError:
+        return
+
+
+def until(holds: Any, *, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

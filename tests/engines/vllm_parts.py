@@ -1,0 +1,202 @@
+# mypy: ignore-errors
+# (vLLM is in an environment of its own)
+"""A real Scheduler, without a model, and real requests, of the vLLM that is on the path."""
+
+import inspect
+import itertools
+import json
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+os.environ["VLLM_PLUGINS"] = ""
+
+import torch
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.pooling_params import PoolingParams
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+ARRIVALS = itertools.count()
+BLOCK = 16
+STOP_TOKEN = 9
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+class NotHereError(Exception):
+    """This version has no such thing."""
+
+
+def called(function, **offered):
+    """Call with those of the offered arguments that this version takes."""
+    taken = set(inspect.signature(function).parameters)
+    taken |= set(getattr(function, "__dataclass_fields__", {}))
+    return function(**{name: value for name, value in offered.items() if name in taken})
+
+
+def block_hasher():
+    """How this version hashes blocks for its prefix cache; None where requests do it themselves."""
+    try:
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    except ImportError:
+        return None
+    try:
+        from vllm.utils.hashing import sha256
+    except ImportError:
+        from vllm.utils import sha256
+    init_none_hash(sha256)
+    return get_request_block_hasher(BLOCK, sha256)
+
+
+HASHER = block_hasher()
+
+
+def model_folder():
+    folder = Path(tempfile.mkdtemp(prefix="batchscope-model-"))
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    return str(folder)
+
+
+MODEL_FOLDER = model_folder()
+
+
+def scheduler(*, asynchronous=False, blocks=100, cached=True, **settings):
+    """A real scheduler; `settings` are those of SchedulerConfig."""
+    tokens = settings.setdefault("max_num_batched_tokens", 256)
+    settings.setdefault("max_num_seqs", 16)
+    settings.setdefault("enable_chunked_prefill", True)
+    missing = {"watermark", "prefill_schedule_interval"} & set(settings)
+    missing -= set(inspect.signature(SchedulerConfig).parameters)
+    if missing:
+        raise NotHereError(f"no setting {missing.pop()}")
+    length = 512 if settings["enable_chunked_prefill"] else min(512, tokens)
+    sched = called(
+        SchedulerConfig,
+        max_model_len=length,
+        is_encoder_decoder=False,
+        async_scheduling=asynchronous,
+        **settings,
+    )
+    model = called(
+        ModelConfig,
+        model=MODEL_FOLDER,
+        task="generate",
+        tokenizer=MODEL_FOLDER,
+        tokenizer_mode="auto",
+        trust_remote_code=False,
+        dtype="float32",
+        seed=0,
+        skip_tokenizer_init=True,
+        max_model_len=length,
+        served_model_name="tiny",
+    )
+    cache = called(
+        CacheConfig,
+        block_size=BLOCK,
+        gpu_memory_utilization=0.9,
+        swap_space=0,
+        cache_dtype="auto",
+        enable_prefix_caching=cached,
+    )
+    config = VllmConfig(
+        scheduler_config=sched, model_config=model, cache_config=cache, **device_config()
+    )
+    cache.num_gpu_blocks = blocks
+    return called(
+        scheduler_class(asynchronous),
+        vllm_config=config,
+        scheduler_config=sched,
+        model_config=model,
+        cache_config=cache,
+        kv_cache_config=kv_cache(blocks),
+        log_stats=True,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK,
+        hash_block_size=BLOCK,
+    )
+
+
+def device_config():
+    try:
+        from vllm.config import DeviceConfig
+
+        return {"device_config": DeviceConfig("cpu")}
+    except ImportError:
+        return {}
+
+
+def kv_cache(blocks):
+    spec = called(
+        FullAttentionSpec,
+        block_size=BLOCK,
+        num_kv_heads=1,
+        head_size=1,
+        dtype=torch.float32,
+        use_mla=False,
+    )
+    groups = [KVCacheGroupSpec(["layer"], spec)]
+    return called(
+        KVCacheConfig, num_blocks=blocks, kv_cache_tensors=[], tensors={}, kv_cache_groups=groups
+    )
+
+
+def scheduler_class(asynchronous):
+    if not asynchronous:
+        return Scheduler
+    try:
+        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    except ImportError as why:
+        raise NotHereError("no AsyncScheduler") from why
+
+    def build(**taken):  # the subclass hides the signature
+        return AsyncScheduler(**taken)
+
+    build.__signature__ = inspect.signature(Scheduler)
+    return build
+
+
+def sampling(max_tokens):
+    return SamplingParams(ignore_eos=True, max_tokens=max_tokens, stop_token_ids=[STOP_TOKEN])
+
+
+def request(name, prompt, max_tokens, *, first=0, **fields):
+    """A real Request of `prompt` tokens; equal `first` means an equal prefix. Without
+    any `max_tokens` it is a pooling request.
+    """
+    return called(
+        Request,
+        request_id=name,
+        prompt_token_ids=[(first * 7 + j) % 900 + 10 for j in range(prompt)],
+        sampling_params=sampling(max_tokens) if max_tokens else None,
+        pooling_params=None if max_tokens else called(PoolingParams, task="embed"),
+        block_hasher=HASHER,
+        eos_token_id=2,
+        arrival_time=1_700_000_000.0 + next(ARRIVALS),
+        multi_modal_inputs=None,
+        multi_modal_hashes=None,
+        multi_modal_placeholders=None,
+        multi_modal_kwargs=None,
+        multi_modal_kwargs_hashes=None,
+        mm_features=None,
+        **fields,
+    )
