@@ -25,7 +25,7 @@ BAD = {
 def parse(body):
     """(record, fields with None for NULL, tails)."""
     record = r.BY_KIND[int.from_bytes(body[:2], "little")]
-    kind, flags, *values = record.struct.unpack_from(body)
+    _, flags, *values = record.struct.unpack_from(body)
     fields = {"flags": flags}
     for field, value in zip(record.fields, values, strict=True):
         fields[field.name] = None if field.optional and value == r.NULL[field.code] else value
@@ -114,13 +114,11 @@ class NaiveFold:
             handler = getattr(self, f"on_{record.name}", None)
             if handler:
                 handler(f, tails)
-            if record in (r.SCHEDULED,):
+            if record is r.SCHEDULED:
                 self.check_lost(f)
             if "at_ns" in f:
                 self.at = f["at_ns"]
         return self.rows
-
-    # -- small parts
 
     def count(self, name, n, *labels):
         if n:
@@ -182,8 +180,6 @@ class NaiveFold:
         q.first_ok = q.out_known = q.gaps_ok = False
         q.ctx = None
         return q
-
-    # -- decisions
 
     def on_scheduled(self, f, tails):
         i, d, flags = f["iteration_id"], f["at_ns"], f["flags"]
@@ -373,8 +369,6 @@ class NaiveFold:
         q.ctx = f["cached_tokens"]
         q.resumed = q.waiting
 
-    # -- completions
-
     def on_completed(self, f, tails):
         i, c = f["iteration_id"], f["at_ns"]
         b = self.flight.get(i)
@@ -418,19 +412,11 @@ class NaiveFold:
             self.write_iteration(i)
 
     def step(self, b, s, kind, start, tokens, emitted, plain):
-        i, k, c = b["iteration_id"], b["k"], b["c"]
         q = self.live.get(s)
         if q is None:
-            ctx, preempts, named = self.gone[s]
-            if kind == "decode":
-                b["decode_ctx"] = None if None in (ctx, b["decode_ctx"]) else b["decode_ctx"] + ctx
-            else:
-                b["product"] += tokens * start
-                if not named:
-                    b["recomputed"] = None
-                if b["recomputed"] is not None and any(n <= i for n in preempts):
-                    b["recomputed"] += tokens
+            self.late_step(b, s, kind, start, tokens)
             return
+        i = b["iteration_id"]
         if not q.named:
             self.count("unresolved_members", 1)
         stale = bool(q.preempt_ids) and i < q.preempt_ids[-1]
@@ -440,29 +426,43 @@ class NaiveFold:
         before = q.stale_ctx if stale else q.ctx
         self.extend_run(q, b, kind, start, tokens, emitted, recompute, before, q.admission - stale)
         if kind == "decode":
-            if None in (before, b["decode_ctx"]):
-                b["decode_ctx"] = None
-            else:
-                b["decode_ctx"] += before
-            q.decode += tokens
-            if not stale and q.ctx is not None:
-                q.ctx += emitted
+            self.decode_step(q, b, before, tokens, 0 if stale else emitted)
         else:
-            b["product"] += tokens * start
-            q.prefill += tokens
-            if recompute:
-                q.recomputed += tokens
-                if b["recomputed"] is not None:
-                    b["recomputed"] += tokens
-            if not q.named:
-                b["recomputed"] = None
-            if not stale:
-                q.fresh += tokens
-                q.ctx = start + tokens
+            self.prefill_step(q, b, start, tokens, recompute, stale)
         q.steps += 1
         q.last_step = i
         if emitted:
             self.emit(q, b, emitted, plain)
+
+    def late_step(self, b, s, kind, start, tokens):
+        ctx, preempts, named = self.gone[s]
+        if kind == "decode":
+            b["decode_ctx"] = None if None in (ctx, b["decode_ctx"]) else b["decode_ctx"] + ctx
+            return
+        b["product"] += tokens * start
+        if not named:
+            b["recomputed"] = None
+        if b["recomputed"] is not None and any(n <= b["iteration_id"] for n in preempts):
+            b["recomputed"] += tokens
+
+    def decode_step(self, q, b, before, tokens, grown):
+        b["decode_ctx"] = None if None in (before, b["decode_ctx"]) else b["decode_ctx"] + before
+        q.decode += tokens
+        if q.ctx is not None:
+            q.ctx += grown
+
+    def prefill_step(self, q, b, start, tokens, recompute, stale):
+        b["product"] += tokens * start
+        q.prefill += tokens
+        if recompute:
+            q.recomputed += tokens
+        if not q.named:
+            b["recomputed"] = None
+        if recompute and b["recomputed"] is not None:
+            b["recomputed"] += tokens
+        if not stale:
+            q.fresh += tokens
+            q.ctx = start + tokens
 
     def emit(self, q, b, n, plain):
         i, k, c = b["iteration_id"], b["k"], b["c"]
@@ -503,8 +503,6 @@ class NaiveFold:
             }
         )
         q.gaps += [ns] + [0] * (tokens - 1)
-
-    # -- runs
 
     def extend_run(self, q, b, kind, start, tokens, emitted, recompute, before, admission):
         i, run = b["iteration_id"], q.run
@@ -562,8 +560,6 @@ class NaiveFold:
             "context_first": run["ctx"],
             "unix_ns": run["unix"],
         }
-
-    # -- ends
 
     def on_finished(self, f, _):
         s = f["serial"]
@@ -662,8 +658,6 @@ class NaiveFold:
         self.count("slo_requests", 1, self.slo.name, list(Verdict)[out - 1].value)
         return out
 
-    # -- breaks
-
     def forget(self):
         for s in sorted(self.live):
             self.close_run(self.live[s])
@@ -714,8 +708,6 @@ class NaiveFold:
             for s in sorted(s for s, q in self.live.items() if q.suspect):
                 self.live[s].broken = True
                 self.finish(self.live[s], f["at_ns"], FinishReason.UNKNOWN.code, {})
-
-    # -- iterations
 
     def write_iteration(self, i):
         b = self.flight.pop(i)

@@ -160,17 +160,17 @@ class Engine:
         self.last_decode = None
 
     def schedule(self):
-        rng, script = self.rng, self.script
+        rng = self.rng
         batch, left = Batch(0), self.budget
         self.preempt()
         for job in list(self.jobs.values()):
             if job.state == "running" and not self.may("absent", 0.1):
                 left -= self.place(job, batch, left)
         for job in list(self.jobs.values()):
-            if job.state == "waiting" and job.serial not in self.blocked and left > 0:
-                if rng.random() < 0.7:
-                    self.admit(job)
-                    left -= self.place(job, batch, left)
+            ready = job.state == "waiting" and job.serial not in self.blocked and left > 0
+            if ready and rng.random() < 0.7:
+                self.admit(job)
+                left -= self.place(job, batch, left)
         self.write(batch)
 
     def preempt(self):

@@ -1,4 +1,4 @@
-"""Each law can fail, none fails on what is right, and a loss silences those it makes undecidable."""
+"""Each law can fail, none fails on what is right, a loss silences what it makes undecidable."""
 
 import pytest
 from tests.exporter.schedules import Engine

@@ -13,15 +13,7 @@ from batchscope.schemas.slo import Slo
 SLO = Slo("x", (("tbt_p90", 40), ("ttft", 200)), 1)
 CALM = frozenset({"preempt", "abort", "absent"})
 ROUGH = CALM | {
-    "spec",
-    "blocked",
-    "idle",
-    "empty",
-    "dummy",
-    "twice",
-    "clock",
-    "fails",
-    "double",
+    *("spec", "blocked", "idle", "empty", "dummy", "twice", "clock", "fails", "double"),
     "disorder",
 }
 BROKEN = ROUGH | {"segments", "late_live", "loss", "hidden", "bye", "dropped", "back"}

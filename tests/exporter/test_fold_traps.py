@@ -173,8 +173,10 @@ def test_all_columns_of_all_tables_fit_their_declaration():
     fold = RingFold(s.hello, s.ring_id, slo=SLO)
     rows = {**fold.fold(s.chunk()), **fold.open_rows()}
     rows |= {name: rows.get(name) or table for name, table in fold.fold(one_more(s)).items()}
-    for name in ("iterations", "deferrals", "runs", "requests", "waits", "preemptions", "blocked",
-                 "transfers", "notices", "losses", "audit", "runs_open", "requests_open"):  # fmt: skip
+    for name in (
+        *("iterations", "deferrals", "runs", "requests", "waits", "preemptions", "blocked"),
+        *("transfers", "notices", "losses", "audit", "runs_open", "requests_open"),
+    ):
         made = to_arrow(name, rows[name])
         assert made.column_names == [c for c in tables.columns(name) if c != "batch_id"], name
 

@@ -135,22 +135,23 @@ def spread(starts: Ints, counts: Ints) -> Ints:
     return np.repeat(starts - (ends - counts), counts) + np.arange(total, dtype=np.int64)
 
 
-def heads_of(values: Ints) -> Bools:
+def heads_of(values: npt.NDArray[Any]) -> Bools:
     """Where a value differs from the one before it; the first one does (np.diff takes 5x)."""
     out = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=out[1:])
     return out
 
 
-def lasts_of(values: Ints) -> Bools:
+def lasts_of(values: npt.NDArray[Any]) -> Bools:
     """Where a value differs from the one behind it; the last one does."""
     out = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=out[:-1])
     return out
 
 
-def among(values: Ints, known: Ints) -> Bools:
+def among(values: npt.NDArray[Any], known: npt.ArrayLike) -> Bools:
     """Which values are known ones (np.isin takes 25 us on nothing)."""
+    known = np.asarray(known)
     if not len(values) or not len(known):
         return np.zeros(len(values), bool)
     return np.isin(values, known)

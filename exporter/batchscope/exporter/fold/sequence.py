@@ -172,20 +172,17 @@ def _look_for_the_lost(work: Work) -> None:
 
 def _clear_suspects(work: Work) -> None:
     """Members of new batches, and whoever an edge names, are alive."""
-    new = work.flight["iteration_id"][work.decisions.rows] if len(work.decisions) else ()
-    first = len(work.set_offsets) - 1 - len(work.decisions)
-    told = [work.set_actors[work.set_offsets[first] :]] if len(work.decisions) else []
-    told.append(
-        work.prefill_actors[among(work.prefill["iteration_id"], new)]
-        if len(told)
-        else np.empty(0, np.int64)
-    )
+    decisions = work.decisions
+    first = work.set_offsets[len(work.set_offsets) - 1 - len(decisions)]
+    new = among(work.prefill["iteration_id"], decisions.ids)
+    told = [work.set_actors[first:], work.prefill_actors[new]] if len(decisions) else []
     for record in (r.PREEMPTED, r.RESUMED, r.BLOCKED, r.UNBLOCKED):
         part = work.piece.of(record)
         if part is not None:
             told.append(work.roll.find(part.fields["serial"]))
-    heard = np.concatenate(told)
-    work.rows["suspect"][heard[heard >= 0]] = 0
+    if told:
+        heard = np.concatenate(told)
+        work.rows["suspect"][heard[heard >= 0]] = 0
 
 
 def _judge_seqs(work: Work) -> None:

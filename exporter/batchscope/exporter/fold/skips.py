@@ -35,8 +35,9 @@ class _Found:
 
 def passed_over(work: Work, sums: Sums, spans: Spans) -> Skips:
     """Follow the edges; shift the sums of the waits they lie in."""
-    state, nobody = work.state, work.piece.of(r.BLOCKED) is work.piece.of(r.UNBLOCKED) is None
-    if nobody and not (state.blocked or state.ending or len(state.skips)):
+    state = work.state
+    edges = work.piece.of(r.BLOCKED) or work.piece.of(r.UNBLOCKED)
+    if not (edges or state.blocked or state.ending or len(state.skips)):
         return _by_reason(np.empty((0, 4), np.int64))
     found = _Found()
     _catch_up(work, sums, spans, found)
