@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from struct import Struct
+from typing import Any
 
 from batchscope.schemas import records as r
-from batchscope.schemas.reasons import (
-    DeferralReason,
-    FinishReason,
-    Phase,
-    Verdict,
-)
+from batchscope.schemas.reasons import DeferralReason, FinishReason, Phase, Verdict
+from batchscope.schemas.slo import Slo
+
+Row = dict[str, Any]
+Tails = dict[str, list[Any]]
 
 IN_FLIGHT, RUN_STEPS = 64, 4096
 UNKNOWN_REASON = DeferralReason.UNKNOWN.code
@@ -22,14 +23,15 @@ BAD = {
 }
 
 
-def parse(body):
+def parse(body: bytes) -> tuple[r.Record, Row, Tails]:
     """(record, fields with None for NULL, tails)."""
     record = r.BY_KIND[int.from_bytes(body[:2], "little")]
     _, flags, *values = record.struct.unpack_from(body)
-    fields = {"flags": flags}
+    fields: Row = {"flags": flags}
     for field, value in zip(record.fields, values, strict=True):
         fields[field.name] = None if field.optional and value == r.NULL[field.code] else value
-    tails, at = {}, record.struct.size
+    tails: Tails = {}
+    at = record.struct.size
     for tail in record.tails:
         row = Struct("<" + "".join(f.code for f in tail.fields))
         n = fields[tail.count]
@@ -44,7 +46,31 @@ def parse(body):
 
 
 class Request:
-    def __init__(self, serial):
+    key: Any
+    prompt: Any
+    max_tokens: Any
+    arrived: Any
+    arrived_unix: Any
+    first_sched: Any
+    first_token: Any
+    last_token: Any
+    ctx: Any
+    stale_ctx: Any
+    target: Any
+    hit: Any
+    cached: Any
+    last: Any
+    last_step: Any
+    run: Any
+    since: Any
+    cur: Any
+    t0: Any
+    in_step: Any
+    preempt_ids: list[int]
+    gaps: list[int]
+    booked: defaultdict[Any, list[int]]
+
+    def __init__(self, serial: int) -> None:
         self.serial = serial
         self.named = self.broken = self.suspect = False
         self.key = self.prompt = self.max_tokens = None
@@ -72,7 +98,7 @@ class Request:
         self.in_step = None
         self.deferrals = 0
 
-    def blur(self):
+    def blur(self) -> None:
         self.broken = True
         self.ctx = self.stale_ctx = self.last_token = self.last = self.last_step = None
         self.first_ok = self.out_known = self.gaps_ok = False
@@ -85,7 +111,23 @@ class Request:
 
 
 class NaiveFold:
-    def __init__(self, hello, slo=None):
+    c: Any
+    next_id: Any
+    last_set: Any
+    mark_t: Any
+    d: Any
+    stop: Any
+    check_id: Any
+    at: Any
+    rows: defaultdict[str, list[Row]]
+    counters: Counter[Any]
+    live: dict[int, Request]
+    gone: dict[int, Any]
+    flight: dict[int, Row]
+    deferred: Counter[int]
+    blocked: dict[int, Any]
+
+    def __init__(self, hello: Row, slo: Slo | None = None) -> None:
         self.block = hello.get("block_tokens")
         self.slo = slo
         self.offset = hello["unix_ns"] - hello["mono_ns"]
@@ -108,7 +150,7 @@ class NaiveFold:
         self.at = None
         self.hidden_last = False
 
-    def feed(self, bodies):
+    def feed(self, bodies: Iterable[bytes]) -> dict[str, list[Row]]:
         for body in bodies:
             record, f, tails = parse(body)
             handler = getattr(self, f"on_{record.name}", None)
@@ -120,22 +162,22 @@ class NaiveFold:
                 self.at = f["at_ns"]
         return self.rows
 
-    def count(self, name, n, *labels):
+    def count(self, name: str, n: int, *labels: str) -> None:
         if n:
             self.counters[name, labels] += n
 
-    def mark(self, t):
+    def mark(self, t: int) -> None:
         if self.mark_t is not None:
             t = max(t, self.mark_t)
             if self.live_count <= 0:
                 self.idle += t - self.mark_t
         self.mark_t = t
 
-    def on_segment(self, f, _):
+    def on_segment(self, f: Row, _: Tails) -> None:
         self.offset = f["unix_ns"] - f["mono_ns"]
         self.next_id = f["iteration_id"]
 
-    def on_arrived(self, f, _):
+    def on_arrived(self, f: Row, _: Tails) -> None:
         s = f["serial"]
         if s in self.live or s in self.gone:
             return
@@ -148,11 +190,11 @@ class NaiveFold:
         self.mark(f["at_ns"])
         self.live_count += 1
 
-    def name(self, q, f):
+    def name(self, q: Request, f: Row) -> None:
         q.named = True
         q.key, q.prompt, q.max_tokens = f["key"], f["prompt_tokens"], f["max_tokens"]
 
-    def on_live(self, f, _):
+    def on_live(self, f: Row, _: Tails) -> None:
         s = f["serial"]
         if s in self.gone:
             return
@@ -174,14 +216,14 @@ class NaiveFold:
         q.preempt_ids = [0, *q.preempt_ids] if q.preemptions else q.preempt_ids
         q.target = None if q.preemptions else q.prompt
 
-    def stranger(self, s):
+    def stranger(self, s: int) -> Request:
         q = self.live[s] = Request(s)
         q.broken = True
         q.first_ok = q.out_known = q.gaps_ok = False
         q.ctx = None
         return q
 
-    def on_scheduled(self, f, tails):
+    def on_scheduled(self, f: Row, tails: Tails) -> None:
         i, d, flags = f["iteration_id"], f["at_ns"], f["flags"]
         if flags & r.SAME_DECODES:
             decode = self.last_set
@@ -223,11 +265,11 @@ class NaiveFold:
         self.decide(f, set(members), {s: start for s, start, _ in tails["prefill"]})
         self.d, self.stop = d, f["admission_stop"] or UNKNOWN_REASON
 
-    def give_up(self, i):
+    def give_up(self, i: int) -> None:
         for j in [j for j, b in self.flight.items() if not b["done"] and j + IN_FLIGHT <= i]:
             self.write_iteration(j)
 
-    def deferrals(self, f, rows):
+    def deferrals(self, f: Row, rows: Any) -> None:
         if self.d is not None:
             for reason, n in self.deferred.items():
                 self.count("deferred_seconds", n * max(0, f["at_ns"] - self.d), word(reason))
@@ -245,7 +287,7 @@ class NaiveFold:
                 }
             )
 
-    def decide(self, f, members, starts):
+    def decide(self, f: Row, members: set[int], starts: dict[int, int]) -> None:
         d = f["at_ns"]
         reason = f["admission_stop"] or UNKNOWN_REASON
         for s in sorted(self.live):
@@ -272,12 +314,12 @@ class NaiveFold:
             q.t0 = d
             q.booked[q.cur][0] += 1
 
-    def settle(self, q, t):
+    def settle(self, q: Request, t: int) -> None:
         if q.counted and q.cur is not None:
             q.booked[q.cur][1] += max(0, t - q.t0)
             q.t0 = t
 
-    def end_wait(self, q, t):
+    def end_wait(self, q: Request, t: int) -> None:
         if q.serial in self.blocked:
             self.unblock(q.serial, t)
         unix = t + self.offset
@@ -301,7 +343,7 @@ class NaiveFold:
         q.booked.clear()
         q.cur = None
 
-    def on_blocked(self, f, _):
+    def on_blocked(self, f: Row, _: Tails) -> None:
         s = f["serial"]
         if s in self.live:
             self.live[s].suspect = False
@@ -309,14 +351,14 @@ class NaiveFold:
             self.unblock(s, f["at_ns"])
         self.blocked[s] = (f["reason"], f["at_ns"])
 
-    def on_unblocked(self, f, _):
+    def on_unblocked(self, f: Row, _: Tails) -> None:
         s = f["serial"]
         if s in self.live:
             self.live[s].suspect = False
         if s in self.blocked:
             self.unblock(s, f["at_ns"])
 
-    def unblock(self, s, t):
+    def unblock(self, s: int, t: int) -> None:
         reason, since = self.blocked.pop(s)
         self.rows["blocked"].append(
             {
@@ -328,7 +370,7 @@ class NaiveFold:
             }
         )
 
-    def on_preempted(self, f, _):
+    def on_preempted(self, f: Row, _: Tails) -> None:
         s = f["serial"]
         self.rows["preemptions"].append(
             {
@@ -354,12 +396,12 @@ class NaiveFold:
         q.crossed = True
         q.waiting, q.since, q.counted, q.resumed = True, f["at_ns"], False, False
 
-    def due(self, q):
+    def due(self, q: Request) -> int:
         if None in (q.ctx, q.target, q.hit) or not q.ctx:
             return 0
-        return max(0, min(q.ctx, q.target) - q.hit)
+        return int(max(0, min(q.ctx, q.target) - q.hit))
 
-    def on_resumed(self, f, _):
+    def on_resumed(self, f: Row, _: Tails) -> None:
         q = self.live.get(f["serial"])
         if q is None:
             return
@@ -369,7 +411,7 @@ class NaiveFold:
         q.ctx = f["cached_tokens"]
         q.resumed = q.waiting
 
-    def on_completed(self, f, tails):
+    def on_completed(self, f: Row, tails: Tails) -> None:
         i, c = f["iteration_id"], f["at_ns"]
         b = self.flight.get(i)
         if b is None or b["done"]:
@@ -391,7 +433,7 @@ class NaiveFold:
             plain = plain and idle == 0
             host = min(max(0, b["at_ns"] - self.c - idle), span - idle)
             b.update(interval=span - idle, host=host, exec=span - idle - host, idle_ns=idle)
-        emitted = dict(tails["emitted"])
+        emitted: dict[int, int] = dict(tails["emitted"])
         b["gap_members"] = b["decode_ctx"] = b["product"] = b["recomputed"] = 0
         b["output"] = b["n_decode"] + b["n_prefill"] + sum(n - 1 for _, n in tails["emitted"])
         for s in b["decode"] or ():
@@ -411,7 +453,9 @@ class NaiveFold:
         if self.next_id > i + 1:
             self.write_iteration(i)
 
-    def step(self, b, s, kind, start, tokens, emitted, plain):
+    def step(
+        self, b: Row, s: int, kind: str, start: Any, tokens: int, emitted: int, plain: bool
+    ) -> None:
         q = self.live.get(s)
         if q is None:
             self.late_step(b, s, kind, start, tokens)
@@ -434,7 +478,7 @@ class NaiveFold:
         if emitted:
             self.emit(q, b, emitted, plain)
 
-    def late_step(self, b, s, kind, start, tokens):
+    def late_step(self, b: Row, s: int, kind: str, start: Any, tokens: int) -> None:
         ctx, preempts, named = self.gone[s]
         if kind == "decode":
             b["decode_ctx"] = None if None in (ctx, b["decode_ctx"]) else b["decode_ctx"] + ctx
@@ -445,13 +489,15 @@ class NaiveFold:
         if b["recomputed"] is not None and any(n <= b["iteration_id"] for n in preempts):
             b["recomputed"] += tokens
 
-    def decode_step(self, q, b, before, tokens, grown):
+    def decode_step(self, q: Request, b: Row, before: Any, tokens: int, grown: int) -> None:
         b["decode_ctx"] = None if None in (before, b["decode_ctx"]) else b["decode_ctx"] + before
         q.decode += tokens
         if q.ctx is not None:
             q.ctx += grown
 
-    def prefill_step(self, q, b, start, tokens, recompute, stale):
+    def prefill_step(
+        self, q: Request, b: Row, start: Any, tokens: int, recompute: bool, stale: bool
+    ) -> None:
         b["product"] += tokens * start
         q.prefill += tokens
         if recompute:
@@ -464,7 +510,7 @@ class NaiveFold:
             q.fresh += tokens
             q.ctx = start + tokens
 
-    def emit(self, q, b, n, plain):
+    def emit(self, q: Request, b: Row, n: int, plain: bool) -> None:
         i, k, c = b["iteration_id"], b["k"], b["c"]
         if q.last is None and q.out == 0 and q.out_known:
             q.first_token = c
@@ -480,17 +526,18 @@ class NaiveFold:
             else:
                 self.count("clamped_durations", int(c < pc))
                 self.gap(q, b, pi, max(0, c - pc), n)
-        deadlines = self.slo.deadlines if self.slo else None
-        if deadlines and q.arrived is not None and q.out_known:
+        slo = self.slo
+        deadlines = slo.deadlines if slo else None
+        if slo and deadlines and q.arrived is not None and q.out_known:
             ontime = sum(
                 c <= q.arrived + deadlines[0] + (q.out + x) * deadlines[1] for x in range(n)
             )
             q.on_time += ontime
-            self.count("on_time_tokens", ontime, self.slo.name)
+            self.count("on_time_tokens", ontime, slo.name)
         q.out += n
         q.last, q.last_token, q.crossed = (k, c, i), c, False
 
-    def gap(self, q, b, since, ns, tokens):
+    def gap(self, q: Request, b: Row, since: int, ns: int, tokens: int) -> None:
         self.rows["gaps"].append(
             {
                 "serial": q.serial,
@@ -504,7 +551,18 @@ class NaiveFold:
         )
         q.gaps += [ns] + [0] * (tokens - 1)
 
-    def extend_run(self, q, b, kind, start, tokens, emitted, recompute, before, admission):
+    def extend_run(
+        self,
+        q: Request,
+        b: Row,
+        kind: str,
+        start: Any,
+        tokens: int,
+        emitted: int,
+        recompute: bool,
+        before: Any,
+        admission: int,
+    ) -> None:
         i, run = b["iteration_id"], q.run
         distance = None if q.last_step is None else i - q.last_step
         phase = 1 if kind == "prefill" else 2
@@ -539,12 +597,12 @@ class NaiveFold:
             self.rows["runs"].append(self.run_row(q))
             run["steps"] = []
 
-    def close_run(self, q):
+    def close_run(self, q: Request) -> None:
         if q.run is not None and q.run["steps"]:
             self.rows["runs"].append(self.run_row(q))
         q.run = None
 
-    def run_row(self, q):
+    def run_row(self, q: Request) -> Row:
         run, steps = q.run, q.run["steps"]
         even = len(set(steps)) == 1
         return {
@@ -561,7 +619,7 @@ class NaiveFold:
             "unix_ns": run["unix"],
         }
 
-    def on_finished(self, f, _):
+    def on_finished(self, f: Row, _: Tails) -> None:
         s = f["serial"]
         q = self.live.get(s)
         if q is None:
@@ -577,20 +635,20 @@ class NaiveFold:
             self.end_wait(q, f["at_ns"])
         self.finish(q, f["at_ns"], f["reason"] or FinishReason.UNKNOWN.code, f)
 
-    def finish(self, q, at, reason, f, *, known=True):
+    def finish(self, q: Request, at: int, reason: int, f: Row, *, known: bool = True) -> None:
         self.close_run(q)
         self.rows["requests"].append(self.request_row(q, at, reason, f))
         del self.live[q.serial]
         self.gone[q.serial] = (q.ctx, q.preempt_ids, q.named)
         self.count("requests_finished", 1, list(FinishReason)[reason - 1].value)
 
-    def request_row(self, q, at, reason, f):
-        def since(end, begin):
-            return None if None in (end, begin) else max(0, end - begin)
+    def request_row(self, q: Request, at: int, reason: int, f: Row) -> Row:
+        def since(end: int | None, begin: int | None) -> int | None:
+            return None if end is None or begin is None else max(0, end - begin)
 
         gaps = sorted(q.gaps) if q.gaps_ok and q.first_token is not None else []
 
-        def quantile(a):
+        def quantile(a: int) -> int | None:
             return gaps[-(-len(gaps) * a // 100) - 1] if gaps else None
 
         span = since(q.last_token, q.first_token)
@@ -638,7 +696,7 @@ class NaiveFold:
         row["verdict"] = self.verdict(row)
         return row
 
-    def verdict(self, row):
+    def verdict(self, row: Row) -> int | None:
         if self.slo is None:
             return None
         reason = row["finish_reason"]
@@ -658,13 +716,13 @@ class NaiveFold:
         self.count("slo_requests", 1, self.slo.name, list(Verdict)[out - 1].value)
         return out
 
-    def forget(self):
+    def forget(self) -> None:
         for s in sorted(self.live):
             self.close_run(self.live[s])
             self.live[s].blur()
         self.blocked.clear()
 
-    def cut(self):
+    def cut(self) -> None:
         self.forget()
         for i in [i for i, b in self.flight.items() if b["done"]]:
             self.write_iteration(i)
@@ -673,7 +731,7 @@ class NaiveFold:
         self.prev_synced = False
         self.deferred = Counter()
 
-    def on_loss(self, f, _):
+    def on_loss(self, f: Row, _: Tails) -> None:
         self.rows["losses"].append(
             {
                 "unix_ns": None if self.at is None else self.at + self.offset,
@@ -692,12 +750,12 @@ class NaiveFold:
             q.suspect = True
         self.check_id, self.check_step = 0, IN_FLIGHT
 
-    def on_bye(self, f, _):
+    def on_bye(self, f: Row, _: Tails) -> None:
         self.cut()
         for s in sorted(self.live):
             self.finish(self.live[s], f["at_ns"], FinishReason.UNKNOWN.code, {})
 
-    def check_lost(self, f):
+    def check_lost(self, f: Row) -> None:
         i = f["iteration_id"]
         if self.check_id is None or i < self.check_id:
             return
@@ -709,7 +767,7 @@ class NaiveFold:
                 self.live[s].broken = True
                 self.finish(self.live[s], f["at_ns"], FinishReason.UNKNOWN.code, {})
 
-    def write_iteration(self, i):
+    def write_iteration(self, i: int) -> None:
         b = self.flight.pop(i)
         self.rows["iterations"].append(
             {
@@ -737,7 +795,7 @@ class NaiveFold:
             }
         )
 
-    def count_iteration(self, b):
+    def count_iteration(self, b: Row) -> None:
         self.count("iterations", 1, list(Phase)[phase(b) - 1].value)
         self.count("scheduled_tokens", b["prefill_tokens"], "prefill")
         self.count("scheduled_tokens", b["decode_tokens"], "decode")
@@ -749,14 +807,14 @@ class NaiveFold:
         self.count("exec_seconds", b["exec"] or 0)
         self.count("idle_seconds", b["idle_ns"] or 0)
 
-    def on_empty(self, f, _):
+    def on_empty(self, f: Row, _: Tails) -> None:
         self.count("empty_schedules", f["schedules"])
 
 
-def phase(b):
+def phase(b: Row) -> int:
     kinds = (b["prefill_tokens"] > 0, b["decode_tokens"] > 0)
     return {(1, 0): 1, (0, 1): 2, (1, 1): 3, (0, 0): 4}[kinds]
 
 
-def word(code):
+def word(code: int) -> str:
     return list(DeferralReason)[code - 1].value

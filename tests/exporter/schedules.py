@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from tests.support.records import Script
 
@@ -32,39 +33,42 @@ class Job:
 @dataclass
 class Batch:
     iteration: int
-    prefill: list = field(default_factory=list)
-    decode: list = field(default_factory=list)
-    drafts: dict = field(default_factory=dict)
-    epochs: dict = field(default_factory=dict)
+    prefill: list[tuple[int, int, int]] = field(default_factory=list)
+    decode: list[int] = field(default_factory=list)
+    drafts: dict[int, int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
 
 
 class Engine:
     """`depth` batches in flight. `features`: names of what may happen besides."""
 
-    def __init__(self, seed, *, depth=1, features=frozenset(), budget=16):
+    def __init__(
+        self, seed: int, *, depth: int = 1, features: frozenset[str] = frozenset(), budget: int = 16
+    ) -> None:
         self.rng = Random(seed)
         self.depth, self.features, self.budget = depth, features, budget
         self.script = Script(block_tokens=4)
         self.now = 0
-        self.jobs = {}
-        self.flight = []
+        self.jobs: dict[int, Job] = {}
+        self.flight: list[Batch] = []
         self.serial = 0
-        self.last_decode = None
-        self.blocked = set()
+        self.last_decode: list[int] | None = None
+        self.blocked: set[int] = set()
+        self.veil = 0
 
-    def may(self, feature, chance):
+    def may(self, feature: str, chance: float) -> bool:
         return feature in self.features and self.rng.random() < chance
 
-    def tick(self, most=30):
+    def tick(self, most: int = 30) -> int:
         self.now += self.rng.randint(0, most)
         return self.now
 
-    def run(self, steps):
+    def run(self, steps: int) -> Script:
         for _ in range(steps):
             self.act()
         return self.script
 
-    def act(self):
+    def act(self) -> None:
         rng = self.rng
         if rng.random() < 0.3 and len(self.jobs) < 12:
             self.arrive()
@@ -74,7 +78,7 @@ class Engine:
         if self.flight and (len(self.flight) >= self.depth or rng.random() < 0.4):
             self.complete(rng.randrange(len(self.flight)) if self.may("disorder", 0.1) else 0)
 
-    def arrive(self):
+    def arrive(self) -> None:
         self.serial += 1
         job = self.jobs[self.serial] = Job(
             self.serial, self.rng.randint(1, 40), self.rng.randint(1, 30)
@@ -87,7 +91,7 @@ class Engine:
         if self.may("twice", 0.3):
             self.script.arrived(self.serial, prompt=job.prompt, at=self.tick())
 
-    def trouble(self):
+    def trouble(self) -> None:
         rng, script = self.rng, self.script
         if self.may("clock", 0.05):
             script.segment(at=self.tick(), unix_ns=rng.randint(0, 10**15))
@@ -111,7 +115,7 @@ class Engine:
         if self.may("back", 0.03):
             self.now = max(0, self.now - 40)
 
-    def live(self, job):
+    def live(self, job: Job) -> None:
         if not job.announced and self.rng.random() < 0.3:
             return
         job.announced = True
@@ -126,7 +130,7 @@ class Engine:
             cached_tokens=job.cached,
         )
 
-    def block(self):
+    def block(self) -> None:
         waiting = [j.serial for j in self.jobs.values() if j.state == "waiting"]
         if self.blocked and self.rng.random() < 0.6:
             serial = self.rng.choice(sorted(self.blocked))
@@ -138,7 +142,7 @@ class Engine:
             reason = self.rng.choice(("grammar", "transfer"))
             self.script.blocked(serial, at=self.tick(), reason=reason)
 
-    def lose(self):
+    def lose(self) -> None:
         self.script.loss(records=self.rng.randint(1, 9), iterations=self.rng.choice((None, 0, 2)))
         for job in list(self.jobs.values()):
             if self.rng.random() < 0.3:
@@ -152,14 +156,14 @@ class Engine:
                 self.live(job)
         self.last_decode = None
 
-    def bye(self):
+    def bye(self) -> None:
         self.script.bye(at=self.tick())
         self.jobs.clear()
         self.flight.clear()
         self.blocked.clear()
         self.last_decode = None
 
-    def schedule(self):
+    def schedule(self) -> None:
         rng = self.rng
         batch, left = Batch(0), self.budget
         self.preempt()
@@ -173,7 +177,7 @@ class Engine:
                 left -= self.place(job, batch, left)
         self.write(batch)
 
-    def preempt(self):
+    def preempt(self) -> None:
         running = [j for j in self.jobs.values() if j.state == "running"]
         if running and self.may("preempt", 0.15):
             job = self.rng.choice(running)
@@ -181,7 +185,7 @@ class Engine:
             job.state, job.computed, job.settled = "waiting", 0, 0
             job.preemptions += 1
 
-    def admit(self, job):
+    def admit(self, job: Job) -> None:
         job.state = "running"
         total = job.prompt + job.out
         job.hit = self.rng.choice((0, 0, min(4, total - 1)))
@@ -192,7 +196,7 @@ class Engine:
         else:
             job.cached = job.hit
 
-    def place(self, job, batch, left):
+    def place(self, job: Job, batch: Batch, left: int) -> int:
         if left <= 0 or job.out + job.batches > job.want + 1:
             return 0
         batch.epochs[job.serial] = job.preemptions
@@ -212,7 +216,7 @@ class Engine:
         job.batches += 1
         return n
 
-    def write(self, batch):
+    def write(self, batch: Batch) -> None:
         rng, script = self.rng, self.script
         flags = 0
         if not (batch.prefill or batch.decode):
@@ -226,7 +230,7 @@ class Engine:
         self.last_decode = batch.decode
         if self.may("hidden", self.hidden_chance()):
             same, flags, self.last_decode = None, flags | r.NO_MEMBERS, None
-            counts = {
+            counts: dict[str, Any] = {
                 "n_decode": len(batch.decode),
                 "n_prefill": len(batch.prefill),
                 "prefill_tokens": sum(n for _, _, n in batch.prefill),
@@ -255,20 +259,20 @@ class Engine:
         batch.iteration = script.iteration
         self.flight.append(batch)
 
-    def hidden_chance(self):
-        self._veil = getattr(self, "_veil", 0)
-        if self._veil > 0:
-            self._veil -= 1
+    def hidden_chance(self) -> float:
+        if self.veil > 0:
+            self.veil -= 1
             return 1.0
         if self.rng.random() < 0.05:
-            self._veil = self.rng.randint(1, 5)
+            self.veil = self.rng.randint(1, 5)
         return 0.05
 
-    def complete(self, index):
+    def complete(self, index: int) -> None:
         batch = self.flight.pop(index)
         if self.may("fails", 0.05):
             return
-        emitted, ended = {}, []
+        emitted: dict[int, int] = {}
+        ended: list[Job] = []
         for serial, start, n in batch.prefill:
             self.book(serial, batch, emitted, ended, start + n)
         for serial in batch.decode:
@@ -279,7 +283,9 @@ class Engine:
         for job in ended:
             self.end(job, self.rng.choice(("stop", "length")))
 
-    def book(self, serial, batch, emitted, ended, upto):
+    def book(
+        self, serial: int, batch: Batch, emitted: dict[int, int], ended: list[Job], upto: int | None
+    ) -> None:
         job = self.jobs.get(serial)
         if job is None or job.preemptions != batch.epochs[serial]:
             if self.rng.random() < 0.8:
@@ -308,7 +314,7 @@ class Engine:
         if job.out >= job.want and job not in ended:
             ended.append(job)
 
-    def end(self, job, reason):
+    def end(self, job: Job, reason: str) -> None:
         self.jobs.pop(job.serial, None)
         self.blocked.discard(job.serial)
         self.script.finished(job.serial, at=self.tick(3), output=job.out, reason=reason)

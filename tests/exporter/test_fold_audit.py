@@ -1,5 +1,7 @@
 """Each law can fail, none fails on what is right, a loss silences what it makes undecidable."""
 
+from typing import Any
+
 import pytest
 from tests.exporter.schedules import Engine
 from tests.support.records import Script
@@ -8,9 +10,17 @@ from batchscope.exporter.audit import E2E_TOLERANCE_NS, LAWS
 from batchscope.exporter.fold import RingFold
 
 
-def served(**changes):
+def served(**changes: Any) -> Script:
     """One request from arrival to end; `changes` bend single fields."""
-    c = {"prompt": 6, "second": 4, "output": 2, "tokens": 2, "e2e": 50, "running": 1, **changes}
+    c: dict[str, Any] = {
+        "prompt": 6,
+        "second": 4,
+        "output": 2,
+        "tokens": 2,
+        "e2e": 50,
+        "running": 1,
+        **changes,
+    }
     s = Script(block_tokens=4)
     s.arrived(1, prompt=c["prompt"], at=0)
     s.scheduled(at=10, prefill=[(1, 0, 4)], budget=c.get("budget", 4), kv=c.get("kv", (9, 1, 0)))
@@ -23,7 +33,7 @@ def served(**changes):
     return s
 
 
-def violations(script, *cuts):
+def violations(script: Script, *cuts: int) -> tuple[dict[str, str | None], dict[str, int]]:
     fold = RingFold(script.hello, script.ring_id, slo=None)
     for chunk in script.chunks(*cuts):
         fold.fold(chunk)
@@ -34,7 +44,7 @@ def violations(script, *cuts):
     )
 
 
-def never_completed():
+def never_completed() -> Script:
     s = Script()
     s.arrived(1, prompt=1, at=0).scheduled(at=1, prefill=[(1, 0, 1)])
     for i in range(64):
@@ -42,7 +52,7 @@ def never_completed():
     return s
 
 
-def skipped_record():
+def skipped_record() -> RingFold:
     s = served()
     chunks = s.chunks(3, 4)
     fold = RingFold(s.hello, s.ring_id, slo=None)
@@ -51,7 +61,7 @@ def skipped_record():
     return fold
 
 
-def test_every_law_is_put_to_the_test_and_holds_on_what_is_right():
+def test_every_law_is_put_to_the_test_and_holds_on_what_is_right() -> None:
     found, checks = violations(served())
     assert found == {}
     assert checks.keys() == LAWS.keys()
@@ -73,19 +83,19 @@ def test_every_law_is_put_to_the_test_and_holds_on_what_is_right():
         ("engine_e2e", served(e2e=50 - E2E_TOLERANCE_NS - 1)),
     ],
 )
-def test_a_broken_law_is_found_and_worded(law, script):
+def test_a_broken_law_is_found_and_worded(law: str, script: Script) -> None:
     found, _ = violations(script)
     assert law in found
     assert found[law]
 
 
-def test_a_record_that_is_missing_breaks_continuity():
+def test_a_record_that_is_missing_breaks_continuity() -> None:
     audit = skipped_record().open_rows()["audit"]
     at = audit["law"].index("seq_continuity")
     assert audit["violations"][at] == 1
 
 
-def test_the_first_failure_is_the_example_however_the_records_are_cut():
+def test_the_first_failure_is_the_example_however_the_records_are_cut() -> None:
     script = served(second=3, prompt=7, output=3)
     whole, _ = violations(script)
     parts, _ = violations(script, 2, 4, 6, 8)
@@ -94,7 +104,7 @@ def test_the_first_failure_is_the_example_however_the_records_are_cut():
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("features", [(), ("preempt", "abort", "absent"), ("preempt", "spec")])
-def test_an_engine_that_does_right_breaks_no_law(depth, features):
+def test_an_engine_that_does_right_breaks_no_law(depth: int, features: tuple[str, ...]) -> None:
     wanted = {law for law in LAWS if law != "engine_e2e"}
     for seed in range(4):
         script = Engine(seed, depth=depth, features=frozenset(features)).run(150)
@@ -103,14 +113,14 @@ def test_an_engine_that_does_right_breaks_no_law(depth, features):
         assert checks.keys() >= wanted - {"one_end"}
 
 
-def test_after_a_loss_what_it_makes_undecidable_is_not_judged():
+def test_after_a_loss_what_it_makes_undecidable_is_not_judged() -> None:
     for seed in range(30):
         engine = Engine(seed, features=frozenset({"loss", "preempt", "abort"}))
         found, _ = violations(engine.run(120))
         assert found.keys() <= {"live_requests"}, seed
 
 
-def test_two_ends_of_one_request_are_one_end():
+def test_two_ends_of_one_request_are_one_end() -> None:
     script = served().finished(1, at=60, output=2)
     fold = RingFold(script.hello, script.ring_id, slo=None)
     assert len(fold.fold(script.chunk())["requests"]["serial"]) == 1

@@ -1,15 +1,20 @@
 """The fold against a plain one, record by record, and against itself, cut anywhere."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.exporter.naive_fold import NaiveFold
 from tests.exporter.schedules import Engine
+from tests.support.records import Script
 
 from batchscope.exporter.fold import RingFold
+from batchscope.exporter.rows import Rows
 from batchscope.schemas.records import NULL64
 from batchscope.schemas.slo import Slo
 
+Plain = dict[str, list[dict[str, Any]]]
 SLO = Slo("x", (("tbt_p90", 40), ("ttft", 200)), 1)
 CALM = frozenset({"preempt", "abort", "absent"})
 ROUGH = CALM | {
@@ -20,9 +25,9 @@ BROKEN = ROUGH | {"segments", "late_live", "loss", "hidden", "bye", "dropped", "
 FEATURES = [frozenset(), CALM, ROUGH, BROKEN]
 
 
-def plain(rows):
+def plain(rows: Rows) -> Plain:
     """Columns as lists of dicts, NULL as None."""
-    out = {}
+    out: Plain = {}
     for table, columns in rows.items():
         names = list(columns)
         values = [[cell(v) for v in columns[name]] for name in names]
@@ -30,7 +35,7 @@ def plain(rows):
     return {table: found for table, found in out.items() if found}
 
 
-def cell(value):
+def cell(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.integer):
@@ -38,19 +43,22 @@ def cell(value):
     return value
 
 
-def same_rows(fast, slow, table):
-    key = lambda row: sorted((k, str(v)) for k, v in row.items())  # noqa: E731
-    wanted = sorted(slow.get(table, []), key=key)
+def _texts(row: dict[str, Any]) -> list[tuple[str, str]]:
+    return sorted((k, str(v)) for k, v in row.items())
+
+
+def same_rows(fast: Plain, slow: Plain, table: str) -> None:
+    wanted = sorted(slow.get(table, []), key=_texts)
     names = wanted[0].keys() if wanted else ()
-    found = sorted(({n: row[n] for n in names} for row in fast.get(table, [])), key=key)
+    found = sorted(({n: row[n] for n in names} for row in fast.get(table, [])), key=_texts)
     assert found == wanted, table
 
 
-def script_of(seed, depth, features, steps):
+def script_of(seed: int, depth: int, features: frozenset[str], steps: int) -> Script:
     return Engine(seed, depth=depth, features=features).run(steps)
 
 
-def check(script, slo=SLO):
+def check(script: Script, slo: Slo | None = SLO) -> RingFold:
     fold = RingFold(script.hello, script.ring_id, slo=slo)
     fast = plain(fold.fold(script.chunk()))
     naive = NaiveFold(script.hello, slo)
@@ -83,7 +91,9 @@ def check(script, slo=SLO):
     steps=st.integers(1, 80),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_fold_says_what_a_plain_one_says(seed, depth, features, steps):
+def test_the_fold_says_what_a_plain_one_says(
+    seed: int, depth: int, features: frozenset[str], steps: int
+) -> None:
     check(script_of(seed, depth, features, steps))
 
 
@@ -94,13 +104,15 @@ def test_the_fold_says_what_a_plain_one_says(seed, depth, features, steps):
     data=st.data(),
 )
 @settings(max_examples=40, deadline=None)
-def test_a_fold_of_parts_is_the_fold_of_the_whole(seed, depth, features, data):
+def test_a_fold_of_parts_is_the_fold_of_the_whole(
+    seed: int, depth: int, features: frozenset[str], data: st.DataObject
+) -> None:
     script = script_of(seed, depth, features, 60)
     cuts = data.draw(st.lists(st.integers(0, len(script)), max_size=6))
     whole = RingFold(script.hello, script.ring_id, slo=SLO)
     parts = RingFold(script.hello, script.ring_id, slo=SLO)
     wanted = plain(whole.fold(script.chunk()))
-    found: dict = {}
+    found: Plain = {}
     for chunk in script.chunks(*cuts):
         for table, rows in plain(parts.fold(chunk)).items():
             found.setdefault(table, []).extend(rows)

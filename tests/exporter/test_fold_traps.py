@@ -1,6 +1,7 @@
 """Mistakes that other tools shipped, each as a small story with exact numbers."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from tests.support.records import UNIX_NS, Script
 
 from batchscope.exporter import tables
 from batchscope.exporter.fold import FOLD_VERSION, RingFold
-from batchscope.exporter.rows import to_arrow
+from batchscope.exporter.rows import Rows, to_arrow
+from batchscope.exporter.tail import Chunk
 from batchscope.schemas.reasons import FinishReason, Phase, Verdict
 from batchscope.schemas.records import DUMMY, NULL64
 from batchscope.schemas.slo import Slo
@@ -16,16 +18,16 @@ from batchscope.schemas.slo import Slo
 SLO = Slo("x", (("tbt_p99", 20), ("ttft", 50)), 1)
 
 
-def folded(script, slo=None):
+def folded(script: Script, slo: Slo | None = None) -> tuple[RingFold, Rows]:
     fold = RingFold(script.hello, script.ring_id, slo=slo)
     return fold, fold.fold(script.bye(at=10**6).chunk())
 
 
-def known(column):
+def known(column: Any) -> list[int | None]:
     return [None if value == NULL64 else value for value in column.tolist()]
 
 
-def one_request(**finish):
+def one_request(**finish: Any) -> Script:
     s = Script(block_tokens=4)
     s.arrived(1, prompt=3, at=0)
     s.scheduled(at=10, prefill=[(1, 0, 3)]).completed(at=20)
@@ -33,7 +35,7 @@ def one_request(**finish):
     return s.finished(1, at=31, **{"output": 2, **finish})
 
 
-def test_ten_tokens_in_chunks_of_four_are_four_four_two():
+def test_ten_tokens_in_chunks_of_four_are_four_four_two() -> None:
     s = Script().arrived(1, prompt=10, at=0)
     for start, n in ((0, 4), (4, 4), (8, 2)):
         s.scheduled(at=start, prefill=[(1, start, n)], budget=4)
@@ -43,7 +45,7 @@ def test_ten_tokens_in_chunks_of_four_are_four_four_two():
     assert rows["iterations"]["output_tokens"].tolist() == [0, 0, 1]
 
 
-def test_an_interval_is_from_completion_to_completion_also_with_batches_in_flight():
+def test_an_interval_is_from_completion_to_completion_also_with_batches_in_flight() -> None:
     s = Script().arrived(1, prompt=1, at=0).scheduled(at=1, prefill=[(1, 0, 1)])
     s.scheduled(at=2, decode=[1]).completed(at=10, iteration=1)
     s.scheduled(at=11, decode=[1]).completed(at=20, iteration=2).completed(at=31, iteration=3)
@@ -52,7 +54,7 @@ def test_an_interval_is_from_completion_to_completion_also_with_batches_in_fligh
     assert known(rows["iterations"]["host_ns"]) == [None, 0, 0]
 
 
-def test_recompute_after_preemption_is_prefill_also_of_generated_tokens():
+def test_recompute_after_preemption_is_prefill_also_of_generated_tokens() -> None:
     s = Script(block_tokens=4).arrived(1, prompt=4, at=0)
     s.scheduled(at=1, prefill=[(1, 0, 4)]).completed(at=2)
     s.scheduled(at=3, decode=[1]).completed(at=4)
@@ -67,7 +69,7 @@ def test_recompute_after_preemption_is_prefill_also_of_generated_tokens():
     assert not fold.open_rows()["audit"]["violations"].any()
 
 
-def test_a_step_of_the_wall_clock_moves_no_duration():
+def test_a_step_of_the_wall_clock_moves_no_duration() -> None:
     s = Script().arrived(1, prompt=1, at=0).scheduled(at=1, prefill=[(1, 0, 1)]).completed(at=10)
     s.segment(at=11, unix_ns=UNIX_NS - 10**12)
     s.scheduled(at=12, decode=[1]).completed(at=20).finished(1, at=21, output=2)
@@ -77,7 +79,7 @@ def test_a_step_of_the_wall_clock_moves_no_duration():
     assert np.diff(rows["iterations"]["unix_ns"]).tolist() == [10 - 10**12 - 11]
 
 
-def test_a_clock_that_runs_back_gives_zero_and_a_count():
+def test_a_clock_that_runs_back_gives_zero_and_a_count() -> None:
     s = Script().arrived(1, prompt=1, at=0).scheduled(at=1, prefill=[(1, 0, 1)]).completed(at=10)
     s.scheduled(at=5, decode=[1]).completed(at=7)
     fold, rows = folded(s)
@@ -85,7 +87,7 @@ def test_a_clock_that_runs_back_gives_zero_and_a_count():
     assert fold.totals.counters["clamped_durations", ()] > 0
 
 
-def test_a_request_that_is_queued_twice_arrives_once_and_never_waits_less_than_nothing():
+def test_a_request_that_is_queued_twice_arrives_once_and_never_waits_less_than_nothing() -> None:
     s = Script().arrived(1, prompt=1, at=5).arrived(1, prompt=1, at=50)
     s.scheduled(at=10, prefill=[(1, 0, 1)]).completed(at=20).finished(1, at=21, output=1)
     fold, rows = folded(s)
@@ -97,21 +99,23 @@ def test_a_request_that_is_queued_twice_arrives_once_and_never_waits_less_than_n
     ("reason", "verdict"),
     [("stop", "met"), ("abort", "aborted"), ("error", "failed"), ("shed", "shed")],
 )
-def test_every_end_has_its_own_verdict_and_a_cancel_is_no_success(reason, verdict):
+def test_every_end_has_its_own_verdict_and_a_cancel_is_no_success(
+    reason: str, verdict: str
+) -> None:
     fold, rows = folded(one_request(reason=reason), SLO)
     assert rows["requests"]["finish_reason"].tolist() == [FinishReason(reason).code]
     assert rows["requests"]["verdict"].tolist() == [Verdict(verdict).code]
     assert fold.totals.counters["slo_requests", ("x", verdict)] == 1
 
 
-def test_one_token_leaves_time_between_tokens_undetermined_unless_it_came_late():
+def test_one_token_leaves_time_between_tokens_undetermined_unless_it_came_late() -> None:
     for at, verdict in ((20, Verdict.UNDETERMINED), (90, Verdict.MISSED)):
         s = Script().arrived(1, prompt=1, at=0).scheduled(at=1, prefill=[(1, 0, 1)])
         _, rows = folded(s.completed(at=at).finished(1, at=at + 1, output=1), SLO)
         assert rows["requests"]["verdict"].tolist() == [verdict.code]
 
 
-def test_time_without_a_live_request_is_idle_and_in_no_interval():
+def test_time_without_a_live_request_is_idle_and_in_no_interval() -> None:
     s = one_request()
     s.arrived(2, prompt=1, at=1031).scheduled(at=1041, prefill=[(2, 0, 1)]).completed(at=1050)
     _, rows = folded(s)
@@ -119,7 +123,7 @@ def test_time_without_a_live_request_is_idle_and_in_no_interval():
     assert last == {"idle": 1000, "host": 11, "exec": 9}
 
 
-def test_dummy_steps_are_empty_iterations_whose_time_is_real():
+def test_dummy_steps_are_empty_iterations_whose_time_is_real() -> None:
     s = one_request()
     s.scheduled(at=40, flags=DUMMY).completed(at=50)
     _, rows = folded(s)
@@ -127,7 +131,7 @@ def test_dummy_steps_are_empty_iterations_whose_time_is_real():
     assert rows["iterations"]["dummy"].tolist() == [0, 0, 1]
 
 
-def test_several_tokens_at_once_are_one_gap_and_gaps_of_nothing():
+def test_several_tokens_at_once_are_one_gap_and_gaps_of_nothing() -> None:
     s = Script().arrived(1, prompt=1, at=0).scheduled(at=1, prefill=[(1, 0, 1)]).completed(at=10)
     s.scheduled(at=11, decode=[1], drafts={1: 3}).completed(at=30, emitted={1: 3})
     fold, rows = folded(s.finished(1, at=31, output=4))
@@ -138,7 +142,7 @@ def test_several_tokens_at_once_are_one_gap_and_gaps_of_nothing():
     assert fold.totals.histograms["time_between_tokens_seconds", ()].counts.sum() == 3
 
 
-def test_identical_steps_are_one_row_cut_every_4096():
+def test_identical_steps_are_one_row_cut_every_4096() -> None:
     s = Script().arrived(1, prompt=1, at=0).scheduled(at=1, prefill=[(1, 0, 1)]).completed(at=2)
     for i in range(5000):
         s.scheduled(at=3 + 2 * i, **({"decode": [1]} if i == 0 else {"same": 1}))
@@ -149,7 +153,7 @@ def test_identical_steps_are_one_row_cut_every_4096():
     assert rows["runs"]["first_iteration"].tolist() == [1, 2, 4098]
 
 
-def test_what_a_loss_hides_is_unknown_and_not_zero():
+def test_what_a_loss_hides_is_unknown_and_not_zero() -> None:
     s = Script(block_tokens=4).arrived(1, prompt=4, at=0)
     s.scheduled(at=1, prefill=[(1, 0, 4)]).completed(at=5)
     s.loss(records=4, iterations=2).segment(at=20)
@@ -163,7 +167,7 @@ def test_what_a_loss_hides_is_unknown_and_not_zero():
     assert request["tbt_max_ns"] == request["tpot_ns"] == NULL64
 
 
-def test_all_columns_of_all_tables_fit_their_declaration():
+def test_all_columns_of_all_tables_fit_their_declaration() -> None:
     s = one_request(engine_e2e_ns=40)
     s.string(1, "seam").notice(at=40, seam=1, text="x").transfer(1, start=1, at=2)
     s.arrived(2, prompt=3, at=41).blocked(2, at=42, reason="grammar")
@@ -181,14 +185,14 @@ def test_all_columns_of_all_tables_fit_their_declaration():
         assert made.column_names == [c for c in tables.columns(name) if c != "batch_id"], name
 
 
-def one_more(s):
+def one_more(s: Script) -> Chunk:
     n = len(s)
     s.segment(at=50).live(2, prompt=3, at=51, computed=3, output=1, phase="decode")
     s.scheduled(at=52, decode=[2]).completed(at=53).finished(2, at=54, output=2)
     return s.chunks(n)[1]
 
 
-def test_a_dump_is_of_one_version_and_cheap():
+def test_a_dump_is_of_one_version_and_cheap() -> None:
     fold, _ = folded(one_request(), SLO)
     blob = fold.dump()
     assert RingFold.load(blob).dump() == blob
@@ -198,7 +202,7 @@ def test_a_dump_is_of_one_version_and_cheap():
         RingFold.load(other)
 
 
-def test_ids_in_plain_words_stay_plain():
+def test_ids_in_plain_words_stay_plain() -> None:
     s = Script().arrived(1, prompt=1, at=0, key_text=b"req-1", key=None)
     s.scheduled(at=1, prefill=[(1, 0, 1)]).completed(at=2).finished(1, at=3, output=1)
     _, rows = folded(s)

@@ -234,7 +234,10 @@ def _override(work: Work, steps: Steps, keys: Ints, shift: int) -> None:
         j_of[done.rows] = np.arange(len(done))
         owner = np.searchsorted(work.flight["iteration_id"], work.drafts["iteration_id"])
         d = work.drafts
+        inside = steps.kind == 1  # a prompt's end with drafts behind it: its own tokens are told
+        own = steps.tokens[inside]
         _put(work, steps.tokens, keys, shift, j_of[owner], d["serial"], d["tokens"])
+        steps.tokens[inside] = own
 
 
 def _put(
