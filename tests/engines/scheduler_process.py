@@ -42,7 +42,7 @@ def workload(folder, *, drafts=0, pools=False, **settings):
     if drafts:
         sched.num_spec_tokens = sched.num_lookahead_tokens = drafts
     if pools:
-        sched.vllm_config.model_config.runner_type = "pooling"
+        pool_instead(sched.vllm_config.model_config)
     handle = watched(sched, folder)
     driver = Driver(
         sched,
@@ -57,6 +57,12 @@ def workload(folder, *, drafts=0, pools=False, **settings):
     more = {"faults": handle.faults.count, "blocks": total, "evictable_error": max(errors)}
     handle.detach()
     return {**driver.result(), **more}
+
+
+def pool_instead(model_config):
+    if isinstance(getattr(type(model_config), "runner_type", None), property):
+        raise NotHereError("pools no requests yet")
+    model_config.runner_type = "pooling"
 
 
 def evictable_error(sched, handle):

@@ -98,7 +98,7 @@ def test_sums_of_the_folded_ring_equal_a_recount_from_the_schedulers_outputs(
 def test_a_small_pool_preempts_and_its_blocks_add_up(scenarios: Scenarios, name: str) -> None:
     run = run_of(scenarios, name)
     seen = decisions(run)
-    assert run.counted["preempted"] > 5
+    assert run.counted["preempted"] > 0
     assert {d["kv_total_blocks"] for d in seen} == {run.more["blocks"]}
     assert all(0 < d["kv_used_blocks"] <= d["kv_total_blocks"] for d in seen)
     free = [d["kv_total_blocks"] - d["kv_used_blocks"] for d in seen]

@@ -146,8 +146,11 @@ def _decodes(view: View, batch: Any, prefill: Sequence[Prefill]) -> Sequence[Any
 
 
 def _drafts(batch: Any, found: Split) -> list[tuple[Any, int]]:
+    """Also of prompts that end in this batch with drafts after them, counted as after one token."""
     scheduled = batch.num_scheduled_tokens
-    return [(r, n) for r in found.decodes if (n := scheduled[r.request_id]) != 1]
+    padded = [(r, 1 + scheduled[r.request_id] - n) for r, _, n in found.prefill]
+    out = [(r, n) for r in found.decodes if (n := scheduled[r.request_id]) != 1]
+    return out + [(r, n) for r, n in padded if n != 1]
 
 
 def _draft_tokens(batch: Any, surplus: int) -> int:
