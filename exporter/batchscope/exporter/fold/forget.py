@@ -11,7 +11,7 @@ import numpy as np
 
 from batchscope.exporter.fold import layout
 from batchscope.exporter.fold.layout import NULL, REASONS, Rows
-from batchscope.exporter.fold.runs import state_columns
+from batchscope.exporter.fold.run_rows import state_columns
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.work import Work
 

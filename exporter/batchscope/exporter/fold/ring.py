@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.clock import hello_offset
-from batchscope.exporter.fold import iterations, requests, runs
+from batchscope.exporter.fold import iterations, requests, run_rows
 from batchscope.exporter.fold.layout import NULL
 from batchscope.exporter.fold.pieces import Cutter
 from batchscope.exporter.fold.sequence import fold_piece
@@ -47,7 +47,7 @@ class RingFold:
         """What isn't final: rewritten at each commit."""
         state, deadlines = self._state, self.slo is not None and self.slo.deadlines is not None
         tables = {
-            "runs_open": runs.state_columns(state),
+            "runs_open": run_rows.state_columns(state),
             "requests_open": requests.open_rows(state, deadlines),
             "iterations_open": iterations.open_rows(state),
             "audit": state.audit.rows(),

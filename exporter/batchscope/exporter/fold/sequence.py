@@ -15,6 +15,7 @@ from batchscope.exporter.fold import (
     iterations,
     kv,
     requests,
+    run_rows,
     runs,
 )
 from batchscope.exporter.fold.arrivals import enter
@@ -164,7 +165,7 @@ def _look_for_the_lost(work: Work) -> None:
     if heard == int(row["running"] + row["waiting"]):
         leavers = work.leavers
         unix = int(row["sched_unix"])
-        runs.end_runs(work, lost)
+        run_rows.end_runs(work, lost)
         requests.end_unknown(work, lost, at=int(row["at"]), unix=unix)
         work.leavers = np.concatenate([leavers, lost])
         state.check_id = NULL
