@@ -16,6 +16,7 @@ from batchscope.exporter.retention import Bounds, retain
 from batchscope.exporter.store import Store
 from batchscope.schemas.records import BYE, EMPTY
 from batchscope.schemas.ring import RingLocked, RingWriter
+from batchscope.schemas.slo import Slo
 
 
 class Rig:
@@ -382,3 +383,34 @@ def test_a_ring_whose_fold_fails_is_named_and_disturbs_no_other(rig: Any, monkey
     assert pipeline.exporter_values()["collector_errors", ("fold",)] == 1
     states = {one.labels["engine"]: one.state for one in pipeline.engines()}
     assert states == {"synthetic-1": "live", "synthetic-2": "refused"}
+
+
+def test_a_new_slo_judges_what_is_read_next_even_after_silence(rig: Any) -> None:
+    load, pipeline = (
+        rig.engine(),
+        rig.exporter(options={"slo": Slo.parse("ttft<=3600s", name="old")}),
+    )
+    steps(load, 30)
+    until(lambda: count(pipeline, "all_iterations") == 30)
+    until(lambda: pipeline.exporter_values()["store_queue_bytes", ()] == 0)
+    pipeline.judge_by(Slo.parse("ttft<=1us", name="new"))
+    before = count(pipeline, "requests")
+    steps(load, 30)
+    until(lambda: count(pipeline, "all_iterations") == 60)
+    judged = pipeline.store.rows("SELECT slo FROM requests ORDER BY unix_ns")
+    assert {slo for (slo,) in judged[before:]} == {"new"}
+
+
+def test_a_version_of_an_slo_never_means_two_sets_of_targets(rig: Any) -> None:
+    first = rig.exporter(options={"slo": Slo.parse("ttft<=1s", name="cli")})
+    assert first.judge_by(Slo.parse("ttft<=2s", name="put")).version == 1
+    until(lambda: count(first, "slo") == 2)
+    rig.stop(first)
+    again = rig.exporter(options={"slo": Slo.parse("ttft<=1s", name="cli")})
+    assert again.slo is not None
+    assert again.slo.version == 1
+    assert again.judge_by(Slo.parse("ttft<=3s", name="put")).version == 2
+    assert again.judge_by(Slo.parse("ttft<=1.0000001s", name="cli")).version == 2
+    until(lambda: count(again, "slo") == 4)
+    told = again.store.rows("SELECT count(DISTINCT targets) FROM slo GROUP BY name, version")
+    assert told == [(1,)] * 4

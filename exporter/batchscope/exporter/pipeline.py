@@ -80,6 +80,7 @@ class Pipeline:
         self._slo = options.slo
         self._inbox: list[facts.Row] = []
         self._slos: list[facts.Row] = []
+        self._versions: dict[str, int] = {}
         self._posting = threading.Lock()
         self._stopping = threading.Event()
         self._lag_ns = 0
@@ -151,14 +152,17 @@ class Pipeline:
         return row
 
     def judge_by(self, slo: Slo) -> Slo:
-        """Another SLO from now on, as the next version. What is judged stays as it is."""
-        version = 1 + (self._slo.version if self._slo else 0)
-        fresh = replace(slo, version=version)
+        """Another SLO from now on, as the next version of its name. What is judged stays so."""
         with self._posting:
-            self._slo = fresh
+            fresh = self._slo = self._numbered(slo)
             self._slos.append(facts.slo(fresh, since_unix_ns=self._wall()))
-        self.mark(f"{fresh.name} v{version}: {fresh}", kind="slo")
+        self.mark(f"{fresh.name} v{fresh.version}: {fresh}", kind="slo")
         return fresh
+
+    def _numbered(self, slo: Slo) -> Slo:
+        """As the next version of its name: (name, version) never means two sets of targets."""
+        version = self._versions[slo.name] = self._versions.get(slo.name, 0) + 1
+        return replace(slo, version=version)
 
     def _tail_loop(self) -> None:
         while not self._stopping.is_set():
@@ -207,6 +211,7 @@ class Pipeline:
         return sum(self._read(path, ring) for path, ring in list(self._rings.items())) > 0
 
     def _read(self, path: Path, ring: Followed) -> bool:
+        ring.fold.slo = self._slo
         try:
             rows = ring.read()
         except Exception as error:  # noqa: BLE001 (isolated)
@@ -305,7 +310,6 @@ class Pipeline:
             self._isolate(path, ring, error)
             return
         take_config(made, ring, self._configs)
-        ring.fold.slo = self._slo
 
     def _finish(self) -> None:
         """Read what the rings still have and hand over a last snapshot, in bounded time."""
@@ -352,14 +356,15 @@ class Pipeline:
 
     def _announce_slo(self) -> None:
         """Number the SLO: the stored version while its targets are the same, else the next one."""
+        stored = self.store.rows("SELECT name, version, targets FROM slo ORDER BY version")
+        self._versions = {name: version for name, version, _ in stored}
         if self._slo is None:
             return
-        sql = "SELECT version, targets FROM slo WHERE name = $n ORDER BY version DESC LIMIT 1"
-        known = self.store.rows(sql, {"n": self._slo.name})
-        same = bool(known) and known[0][1] == str(self._slo)
-        version = known[0][0] + (not same) if known else self._slo.version
-        self._slo = replace(self._slo, version=version)
-        if not same:
+        newest = {name: targets for name, _, targets in stored}
+        if newest.get(self._slo.name) == str(self._slo):
+            self._slo = replace(self._slo, version=self._versions[self._slo.name])
+        else:
+            self._slo = self._numbered(self._slo)
             self._slos.append(facts.slo(self._slo, since_unix_ns=self._wall()))
 
 

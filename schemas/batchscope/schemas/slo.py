@@ -41,7 +41,8 @@ class Slo:
         return dict(self.targets).get(term)
 
     def __str__(self) -> str:
-        return ",".join(f"{term}<={ns / 1e6:g}ms" for term, ns in self.targets)
+        """As parse() reads it, to the nanosecond: stored SLOs are told apart by it."""
+        return ",".join(f"{term}<={_ms(ns)}ms" for term, ns in self.targets)
 
     @property
     def deadlines(self) -> tuple[int, int] | None:
@@ -52,6 +53,11 @@ class Slo:
         first = self.target("ttft")
         between = [ns for term, ns in self.targets if term.startswith("tbt") or term == "tpot"]
         return (first, min(between)) if first is not None and between else None
+
+
+def _ms(ns: int) -> str:
+    whole, part = divmod(ns, 1_000_000)
+    return f"{whole}.{part:06d}".rstrip("0").rstrip(".")
 
 
 def _parse_term(part: str) -> tuple[str, int]:
