@@ -116,3 +116,33 @@ def test_a_requests_story_is_its_own(store: Any) -> None:
     assert ask(store, "request_gaps", **which).column("gap_ns").to_pylist() == [77]
     assert ask(store, "request_preemptions", **which).column("lost_tokens").to_pylist() == [30]
     assert ask(store, "request_waits", ring_id=RING, serial=2).num_rows == 0
+
+
+def test_totals_since_an_instant_are_of_what_came_since(store: Any) -> None:
+    ring, given = RING + 1, {"phase": "decode", "decode_members": 2, "completed_at_ns": 1}
+    hello = {"ring_uuid": f"{ring:032x}", "engine": "since", "kind": "mini", "unix_ns": 0}
+    one = {"ring_id": ring, "unix_ns": 500, "cached_tokens": 5, "on_time_tokens": 3}
+    store.commit(
+        Commit(
+            appended={
+                "iterations": rows(
+                    "iterations",
+                    *({**given, "ring_id": ring, "unix_ns": n} for n in (100, 200, 300)),
+                ),
+                "runs": rows(
+                    "runs", {"ring_id": ring, "unix_ns": 300, "n_iterations": 3, "phase": "decode"}
+                ),
+                "requests": rows(
+                    "requests", *({**one, "arrived_unix_ns": n} for n in (50, 250, None))
+                ),
+            },
+            replaced={
+                "engines": table("engines", [engine(hello, ring, state="live", ended_unix_ns=None)])
+            },
+            rings=[ring],
+        )
+    )
+    sums = ("member_steps", "arrived", "cached_tokens", "on_time_tokens")
+    for since, wanted in ((0, (6, 3, 15, 9)), (150, (4, 2, 10, 6)), (250, (2, 2, 10, 6))):
+        (row,) = ask(store, "run_totals", engine="since", from_unix_ns=since).to_pylist()
+        assert tuple(int(row[name]) for name in sums) == wanted

@@ -1,6 +1,7 @@
 -- What did an engine do since an instant, in one row of totals and quantiles?
 -- param: engine VARCHAR = NULL
 -- param: from_unix_ns BIGINT = 0
+-- Sums over requests, cached_tokens and on_time_tokens, are of those that arrived since.
 -- every gap with its weight: the ordinary ones by interval, the others one by one, and n tokens at
 -- one instant as one gap and n - 1 gaps of 0
 WITH rings AS (
@@ -11,11 +12,8 @@ its AS (
     WHERE completed_at_ns IS NOT NULL AND unix_ns >= $from_unix_ns
 ),
 reqs AS (SELECT * FROM all_requests SEMI JOIN rings USING (ring_id)),
+came AS (SELECT * FROM reqs WHERE coalesce(arrived_unix_ns, $from_unix_ns) >= $from_unix_ns),
 done AS (SELECT * FROM reqs WHERE finish_reason IS NOT NULL AND unix_ns >= $from_unix_ns),
-steps AS (
-    SELECT sum(n_iterations) AS member_steps FROM all_runs SEMI JOIN rings USING (ring_id)
-    WHERE unix_ns >= $from_unix_ns
-),
 span AS (
     SELECT (max(unix_ns) - greatest($from_unix_ns, (SELECT min(attached_unix_ns) FROM rings))) / 1e9
         AS seconds FROM its
@@ -33,8 +31,8 @@ ranked AS (SELECT gap_ns, sum(n) OVER (ORDER BY gap_ns) AS upto, sum(n) OVER () 
 SELECT
     (SELECT seconds FROM span) AS seconds,
     (SELECT count(*) FROM its) AS iterations,
-    coalesce((SELECT member_steps FROM steps), 0) AS member_steps,
-    (SELECT count(*) FROM reqs WHERE coalesce(arrived_unix_ns, $from_unix_ns) >= $from_unix_ns) AS arrived,
+    (SELECT coalesce(sum(prefill_members + decode_members), 0) FROM its) AS member_steps,
+    (SELECT count(*) FROM came) AS arrived,
     (SELECT count(*) FROM done WHERE finish_reason IN ('stop', 'length')) AS finished,
     (SELECT count(*) FROM done WHERE finish_reason = 'abort') AS aborted,
     (SELECT count(*) FROM done WHERE finish_reason IN ('error', 'shed')) AS failed,
@@ -44,7 +42,7 @@ SELECT
     coalesce((SELECT sum(decode_tokens) FROM its), 0) AS decode_tokens,
     coalesce((SELECT sum(output_tokens) FROM its), 0) AS output_tokens,
     coalesce((SELECT sum(recomputed_tokens) FROM its), 0) AS recomputed_tokens,
-    coalesce((SELECT sum(cached_tokens) FROM reqs), 0) AS cached_tokens,
+    coalesce((SELECT sum(cached_tokens) FROM came), 0) AS cached_tokens,
     (SELECT count(*) FROM preemptions SEMI JOIN rings USING (ring_id) WHERE unix_ns >= $from_unix_ns) AS preemptions,
     (SELECT quantile_disc(ttft_ns, 0.5) FROM done) AS ttft_p50_ns,
     (SELECT quantile_disc(ttft_ns, 0.99) FROM done) AS ttft_p99_ns,
@@ -52,7 +50,7 @@ SELECT
     (SELECT min(gap_ns) FROM ranked WHERE upto >= 0.99 * total) AS tbt_p99_ns,
     (SELECT count(*) FROM done WHERE verdict = 'met') AS met,
     (SELECT count(*) FROM done WHERE verdict = 'missed') AS missed,
-    coalesce((SELECT sum(on_time_tokens) FROM reqs), 0) AS on_time_tokens,
+    coalesce((SELECT sum(on_time_tokens) FROM came), 0) AS on_time_tokens,
     (SELECT max(kv_used_blocks / kv_total_blocks) FROM its) AS kv_used_ratio_max,
     (SELECT sum(kv_waste_tokens::DOUBLE * interval_ns)
         / nullif(sum((kv_waste_tokens + kv_context_tokens)::DOUBLE * interval_ns), 0) FROM its) AS kv_waste_ratio,
