@@ -7,11 +7,27 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class RopeScaling:
+    """How a model trained on `original_positions` was stretched: "linear" divides every frequency
+    by `factor`, "llama3" only the low ones, with a ramp between `low_freq` and `high_freq` turns
+    per original length.
+    """
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq: float = 1.0
+    high_freq: float = 4.0
+    original_positions: int = 8192
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Shape of a Llama-family decoder; the defaults are a tiny one for seeded random weights.
 
-    `dtype` is a torch dtype's name, or "auto": bfloat16 on CUDA, float32 elsewhere. `eos_token_id`
-    ends only those requests that don't ignore it.
+    `dtype` is a torch dtype's name, or "auto": bfloat16 on CUDA, float32 elsewhere.
+    `eos_token_ids` end only those requests that don't ignore them. `head_size` None: hidden_size
+    over num_heads. Biases and `qk_norm` (RMS norm of each head before it is turned) tell the
+    families apart: Llama has none, Qwen2 `qkv_bias`, Qwen3 `qk_norm`.
     """
 
     vocab_size: int = 512
@@ -20,21 +36,30 @@ class ModelConfig:
     num_layers: int = 2
     num_heads: int = 4
     num_kv_heads: int = 2
+    head_size: int | None = None
     rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
     rms_norm_eps: float = 1e-5
-    eos_token_id: int = 0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tie_embeddings: bool = False
+    eos_token_ids: tuple[int, ...] = (0,)
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.hidden_size % (2 * self.num_heads):
-            raise ValueError("hidden_size must be an even multiple of num_heads: RoPE turns pairs")
+        if self.head_size is None and self.hidden_size % self.num_heads:
+            raise ValueError("hidden_size must be a multiple of num_heads")
+        if self.head_dim % 2:
+            raise ValueError(f"heads must be of even width, not {self.head_dim}: RoPE turns pairs")
         if self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
 
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // self.num_heads
+        return self.head_size or self.hidden_size // self.num_heads
 
 
 @dataclass(frozen=True)
@@ -48,6 +73,9 @@ class EngineConfig:
     max_model_len. While requests run, `admit_delay` is how many iterations pass between two with
     admissions, `admit_min_free` how many slots must be free before any is filled: both trade the
     waiting of new requests for fewer interruptions of running ones.
+
+    `weights` is a folder with safetensors for `model` (checkpoint.model_config reads their shape);
+    None: random ones from `seed`.
     """
 
     block_size: int = 16
@@ -64,6 +92,7 @@ class EngineConfig:
     runner: Literal["torch", "cost"] = "torch"
     seed: int = 0
     device: str = "auto"
+    weights: str | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
 
     def __post_init__(self) -> None:

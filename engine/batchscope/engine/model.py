@@ -6,13 +6,14 @@ the groups. Module names follow the checkpoints of that family. Used by torch_ru
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from batchscope.engine.config import ModelConfig
+from batchscope.engine.config import ModelConfig, RopeScaling
 
 
 class Group(NamedTuple):
@@ -47,9 +48,25 @@ def rope_table(config: ModelConfig, length: int) -> Tensor:
     Su et al. 2021 (RoFormer), in the half-split layout of Llama checkpoints.
     """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), config.rope_theta**-exponents)
+    speeds = stretched(config.rope_theta**-exponents, config.rope_scaling)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
     angles = torch.cat((angles, angles), dim=-1)
     return torch.stack((angles.cos(), angles.sin()))
+
+
+def stretched(speeds: Tensor, scaling: RopeScaling | None) -> Tensor:
+    """Radians per position of a model whose context was extended; unchanged without `scaling`.
+
+    "llama3" is the rule of Llama 3.1: turns per original length below `low_freq` are slowed by
+    `factor`, above `high_freq` kept, in between interpolated.
+    """
+    if scaling is None:
+        return speeds
+    if scaling.kind == "linear":
+        return speeds / scaling.factor
+    turns = scaling.original_positions * speeds / (2 * math.pi)
+    kept = (turns - scaling.low_freq) / (scaling.high_freq - scaling.low_freq)
+    return torch.lerp(speeds / scaling.factor, speeds, kept.clamp(0, 1))
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
@@ -79,17 +96,22 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        width, kv_width = config.hidden_size, config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(width, width, bias=False)
-        self.k_proj = nn.Linear(width, kv_width, bias=False)
-        self.v_proj = nn.Linear(width, kv_width, bias=False)
-        self.o_proj = nn.Linear(width, width, bias=False)
+        hidden, bias = config.hidden_size, config.qkv_bias
+        width, kv_width = (n * self.head_dim for n in (config.num_heads, config.num_kv_heads))
+        self.q_proj = nn.Linear(hidden, width, bias=bias)
+        self.k_proj = nn.Linear(hidden, kv_width, bias=bias)
+        self.v_proj = nn.Linear(hidden, kv_width, bias=bias)
+        self.o_proj = nn.Linear(width, hidden, bias=config.out_bias)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else nn.Identity()
+            for _ in "qk"
+        )
 
     def forward(self, x: Tensor, rope: Tensor, cache: Tensor, inputs: Inputs) -> Tensor:
         """Map x [T, hidden] to [T, hidden]; cache [2, slots, kv_heads, head_dim] is written."""
         heads = (len(x), -1, self.head_dim)
-        q = rotate(self.q_proj(x).view(heads), rope)
-        cache[0, inputs.slots] = rotate(self.k_proj(x).view(heads), rope)
+        q = rotate(self.q_norm(self.q_proj(x).view(heads)), rope)
+        cache[0, inputs.slots] = rotate(self.k_norm(self.k_proj(x).view(heads)), rope)
         cache[1, inputs.slots] = self.v_proj(x).view(heads)
         out: Tensor = self.o_proj(attend(q, cache, inputs.groups))
         return out
@@ -100,9 +122,10 @@ class Mlp(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        narrow, wide, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_proj = nn.Linear(narrow, wide, bias=bias)
+        self.up_proj = nn.Linear(narrow, wide, bias=bias)
+        self.down_proj = nn.Linear(wide, narrow, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [T, hidden] to [T, hidden]."""
@@ -128,14 +151,18 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Embedding, layers, final norm, untied output head; no state but the weights."""
+    """Embedding, layers, final norm, output head (the embedding itself where tied); no state but
+    the weights.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head: nn.Linear | None = None
+        if not config.tie_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def forward(self, inputs: Inputs, rope: Tensor, cache: Tensor) -> Tensor:
         """Logits [S, vocab] of the rows to sample.
@@ -146,12 +173,12 @@ class Llama(nn.Module):
         turned = rope[:, inputs.positions]
         for layer, layer_cache in zip(self.layers, cache, strict=True):
             x = layer(x, turned, layer_cache, inputs)
-        logits: Tensor = self.lm_head(self.norm(x[inputs.sample]))
-        return logits
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        return linear(self.norm(x[inputs.sample]), head.weight)
 
 
 def seed_weights(model: Llama, *, seed: int) -> None:
-    """Fill every matrix with normal noise of variance 1 / fan-in, norms with ones.
+    """Fill every matrix with normal noise of variance 1 / fan-in, norms (and biases) with ones.
 
     Equal on every device, for it is drawn on the CPU. At the customary deviation of 0.02 a tiny
     model repeats its input; at this scale attention decides the output.

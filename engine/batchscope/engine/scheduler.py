@@ -249,6 +249,6 @@ class Scheduler:
         return reason is not None
 
     def _end(self, seq: Sequence, token: int) -> FinishReason | None:
-        if not seq.ignore_eos and token == self.config.model.eos_token_id:
+        if not seq.ignore_eos and token in self.config.model.eos_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(seq.output) >= seq.max_tokens else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from batchscope.engine.config import EngineConfig
 from batchscope.engine.model import Llama, rope_table, seed_weights
 from batchscope.engine.packing import pack, row_order
 from batchscope.engine.runner import samples
+from batchscope.engine.weights import load_weights
 
 
 def pick_device(name: str) -> torch.device:
@@ -33,7 +36,7 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 class TorchRunner:
-    """A seeded random model and the KV cache that the block tables point into.
+    """A model, of real or of seeded random weights, and the KV cache that block tables point into.
 
     The cache is [layers, 2, num_blocks * block_size, kv_heads, head_dim] and zeroed, for padded
     slots are read (and masked) before anything was written to them.
@@ -45,7 +48,10 @@ class TorchRunner:
         with torch.device("meta"):
             model = Llama(config.model).to(dtype)
         self.model = model.to_empty(device=self.device).eval()
-        seed_weights(self.model, seed=config.seed)
+        if config.weights is None:
+            seed_weights(self.model, seed=config.seed)
+        else:
+            load_weights(self.model, Path(config.weights))
         self.rope = rope_table(config.model, config.max_model_len).to(self.device, dtype)
         self.block_size = config.block_size
         slots = (config.num_blocks * config.block_size, config.model.num_kv_heads)
