@@ -19,6 +19,7 @@ environment() {
   # pulled in for the GPU build: they fail to import beside a CPU torch
   "$bin/pip" uninstall -qy torchvision torchaudio torchcodec 2>/dev/null || true
   "$bin/pip" install -q --no-deps gguf diskcache # for versions up to 0.12
+  "$bin/pip" install -q -c constraints.txt pytest # the contract suite runs in there
   shim
   "$bin/pip" install -q --no-deps -e .
   touch "$venv/.stamp"

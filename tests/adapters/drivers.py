@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -102,3 +103,7 @@ class MiniDriver:
 
 
 DRIVERS: list[EngineDriver] = [MiniDriver()]
+if os.environ.get("BATCHSCOPE_CONTRACT") == "vllm":  # in vLLM's own environment
+    from tests.engines.contract_driver import VllmDriver
+
+    DRIVERS = [VllmDriver()]

@@ -64,7 +64,7 @@ class Server:
 
     def hang_up(self, name: str, prompt: list[int]) -> None:
         """Ask for a long stream, and go away after its first piece."""
-        body = {"model": "tiny", "prompt": prompt, "max_tokens": 150, "ignore_eos": True}
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 450, "ignore_eos": True}
         with urllib.request.urlopen(self._request({**body, "stream": True}, name), timeout=60) as r:
             r.readline()
 

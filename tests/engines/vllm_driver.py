@@ -117,9 +117,12 @@ class Driver:
             pooler_output=pooled if self.pools else [],
             num_nans_in_logits=None,
         )
-        self.take(self.sched.update_from_output(batch, output))
+        self.take(self.answer(batch, output))
         if self.drafts:
             self.draft()
+
+    def answer(self, batch, output):
+        return self.sched.update_from_output(batch, output)
 
     def tokens(self, batch, name):
         """One sampled token after those drafts that are accepted."""

@@ -80,7 +80,7 @@ def model_folder():
 MODEL_FOLDER = model_folder()
 
 
-def scheduler(*, asynchronous=False, blocks=100, cached=True, **settings):
+def scheduler(*, asynchronous=False, blocks=100, cached=True, length=512, **settings):
     """A real scheduler; `settings` are those of SchedulerConfig."""
     tokens = settings.setdefault("max_num_batched_tokens", 256)
     settings.setdefault("max_num_seqs", 16)
@@ -89,7 +89,7 @@ def scheduler(*, asynchronous=False, blocks=100, cached=True, **settings):
     missing -= set(inspect.signature(SchedulerConfig).parameters)
     if missing:
         raise NotHereError(f"no setting {missing.pop()}")
-    length = 512 if settings["enable_chunked_prefill"] else min(512, tokens)
+    length = length if settings["enable_chunked_prefill"] else min(length, tokens)
     sched = called(
         SchedulerConfig,
         max_model_len=length,

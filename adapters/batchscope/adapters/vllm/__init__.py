@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from batchscope.adapters import boot
@@ -205,8 +205,9 @@ def on_schedule(watch: Any, times: Times, batch: Any, *_: Any, **__: Any) -> Non
     view.scheduling = False
     view.now.in_step = batch.num_scheduled_tokens
     try:
-        joined = batches.admitted(view, batch)
-        _tell_resumed(watch, batch, joined, at_ns=left)
+        joined = batches.admitted(view, batch) if batch.scheduled_new_reqs or view.away else ()
+        if view.away:
+            _tell_resumed(watch, batch, joined, at_ns=left)
         _tell_skipped(watch, at_ns=left)
         decided = batches.decision(
             view, batch, joined, at_ns=left, schedule_ns=left - entered - ours
@@ -216,11 +217,8 @@ def on_schedule(watch: Any, times: Times, batch: Any, *_: Any, **__: Any) -> Non
         view.now.in_step = {}
 
 
-def _tell_resumed(watch: Any, batch: Any, joined: list[Any], *, at_ns: int) -> None:
-    view: View = watch.subject
-    if not view.away:
-        return
-    for request in batches.resumed(view, joined):
+def _tell_resumed(watch: Any, batch: Any, joined: Sequence[Any], *, at_ns: int) -> None:
+    for request in batches.resumed(watch.subject, joined):
         found = request.num_computed_tokens - batch.num_scheduled_tokens[request.request_id]
         watch.recorder.resumed(
             request, at_ns=at_ns, target_tokens=request.num_tokens, cached_tokens=found

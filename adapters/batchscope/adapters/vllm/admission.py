@@ -9,7 +9,7 @@ request where the scan stopped, and at most 64.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -46,20 +46,12 @@ Edge = tuple[Any, int, bool]
 Row = tuple[int, int, int]
 
 
-def waiting_count(view: View) -> int:
-    """Requests that wait, skipped ones too."""
-    scheduler, shape = view.scheduler, view.shape
-    count = len(scheduler.waiting)
-    other = shape.holding or shape.passed_over
-    return count + len(getattr(scheduler, other)) if other else count
-
-
-def skipped(view: View) -> list[Edge]:
+def skipped(view: View) -> Sequence[Edge]:
     """Edges since the last decision; `view.passed` is brought up to date."""
-    marked = _marked(view)
-    passed = view.passed
+    passed_over, passed = view.shape.passed_over, view.passed
+    marked = getattr(view.scheduler, passed_over) if passed_over else _front(view)
     if not marked and not passed:
-        return []
+        return ()
     edges: list[Edge] = []
     now = {request.request_id: request for request in marked}
     for request_id in [known for known in passed if known not in now]:
@@ -69,13 +61,9 @@ def skipped(view: View) -> list[Edge]:
     return edges
 
 
-def _marked(view: View) -> Iterable[Any]:
-    """Requests that vLLM has skipped: a set, a queue, or up to 0.16 the front of `waiting`."""
-    scheduler, shape = view.scheduler, view.shape
-    if shape.passed_over:
-        found: Iterable[Any] = getattr(scheduler, shape.passed_over)
-        return found
-    front = scheduler.waiting
+def _front(view: View) -> Sequence[Any]:
+    """Up to 0.16 skipped requests bear no mark: they are put back in front of the others."""
+    front = view.scheduler.waiting
     if not front or not _can_skip(view, _peek(front)):
         return ()
     loras = running_loras(view)
@@ -146,6 +134,14 @@ def _why(view: View, request: Any) -> int:
     if getattr(scheduler, "ec_connector", None) is not None and request.mm_features:
         return TRANSFER
     return PREFETCH if getattr(scheduler, "connector", None) is not None else UNKNOWN
+
+
+def left_out(view: View, batch: Any, waiting: int) -> tuple[int, Any, Sequence[Row]]:
+    """(admission stop, where the scan stopped, who was left out) of `waiting` requests."""
+    passed = view.passed
+    unskipped = waiting - sum(map(bool, passed.values())) if passed else waiting
+    code, head = stop(view, batch, unskipped)
+    return code, head, rows(view, code, unskipped)
 
 
 def stop(view: View, batch: Any, unskipped: int) -> tuple[int, Any]:
@@ -223,15 +219,11 @@ def _blocks(view: View, request: Any) -> int:
 
 def rows(view: View, code: int, unskipped: int) -> list[Row]:
     """(requests, reason, position) of everybody left out."""
-    out = [(n, why, _SKIPPED) for why, n in Counter(view.passed.values()).items() if why]
+    found = Counter(view.passed.values()).items() if view.passed else ()
+    out = [(n, why, _SKIPPED) for why, n in found if why]
     if not code:
         return out
     if code in (BUDGET, SLOTS, PREEMPTION, PAUSED):
         return [*out, (unskipped, code, _GLOBAL)]
     out.append((1, code, _HEAD))
     return [*out, (unskipped - 1, code, _BEHIND)] if unskipped > 1 else out
-
-
-def passed_now(view: View) -> int:
-    """How many are passed over at this decision."""
-    return sum(map(bool, view.passed.values())) if view.passed else 0

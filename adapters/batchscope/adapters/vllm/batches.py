@@ -27,6 +27,9 @@ GRAPH_MODE = {
 }
 
 
+_NOBODY: tuple[int, Any, Sequence[admission.Row]] = (0, None, ())
+
+
 class Split(NamedTuple):
     """Members of a batch by phase; `drafts` are decode members with other than one token."""
 
@@ -38,26 +41,36 @@ class Split(NamedTuple):
 
 
 def decision(
-    view: View, batch: Any, joined: Iterable[Any], *, at_ns: int, schedule_ns: int
+    view: View, batch: Any, joined: Sequence[Any], *, at_ns: int, schedule_ns: int
 ) -> Decision:
     """What schedule() decided; `joined` are the admitted. `view.passed` must be up to date."""
-    parts = split(view, batch, joined)
-    waiting = admission.waiting_count(view)
-    unskipped = waiting - admission.passed_now(view) if waiting else 0
-    code, head = admission.stop(view, batch, unskipped)
+    scheduler, other = view.scheduler, view.shape.holding
+    running, tokens = scheduler.running, batch.total_num_scheduled_tokens
+    if (
+        not joined
+        and not view.prefilling
+        and tokens == len(running) == len(batch.num_scheduled_tokens)
+    ):
+        parts = Split(running, (), 0, (), 0)
+    else:
+        parts = split(view, batch, joined)
+    waiting = len(scheduler.waiting)
+    if other:
+        waiting += len(getattr(scheduler, other))
+    code, head, deferred = admission.left_out(view, batch, waiting) if waiting else _NOBODY
     total, used, evictable = pool(view)
     return Decision(
         at_ns,
         schedule_ns,
         parts.prefill_tokens,
-        batch.total_num_scheduled_tokens - parts.prefill_tokens,
-        len(view.scheduler.running),
+        tokens - parts.prefill_tokens,
+        len(running),
         waiting,
         parts.decodes,
         parts.prefill,
         parts.drafts,
-        admission.rows(view, code, unskipped) if waiting else (),
-        view.scheduler.max_num_scheduled_tokens,
+        deferred,
+        scheduler.max_num_scheduled_tokens,
         parts.draft_tokens,
         head,
         code,
@@ -164,7 +177,7 @@ def pool(view: View) -> tuple[int, int, int]:
     What can be evicted is the cache's map without what running requests hold in full blocks. vLLM
     doesn't count it: blocks of equal content and last blocks that are full make it an estimate.
     """
-    blocks = view.scheduler.kv_cache_manager.block_pool
+    blocks = view.blocks
     total, free = blocks.num_gpu_blocks - 1, blocks.get_num_free_blocks()
     used = total - free
     held = max(0, used - len(view.scheduler.running))

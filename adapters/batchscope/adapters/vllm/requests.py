@@ -10,8 +10,6 @@ from batchscope.adapters.facts import Progress, Request
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import FinishReason
 
-_RANDOM_TAIL = re.compile(r"-[0-9a-f]{8}$")
-_PROMPT_INDEX = re.compile(r"^(cmpl-.+)-\d+$")
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _PREFILL, _DECODE = reasons.Phase.PREFILL.code, reasons.Phase.DECODE.code
 _CODES = reasons.codes(FinishReason)
@@ -57,9 +55,11 @@ def identity(request: Any, *, model: str | None, random_ids: bool) -> Request:
 
 def client_id(request_id: str) -> str:
     """The id in the reply: no random tail and, of completions, no index of the prompt."""
-    named = _RANDOM_TAIL.sub("", request_id)
-    found = _PROMPT_INDEX.match(named)
-    return found.group(1) if found else named
+    named = request_id[:-9] if request_id[-9:-8] == "-" else request_id
+    if not named.startswith("cmpl-"):
+        return named
+    head, _, index = named.rpartition("-")
+    return head if index.isdigit() else named
 
 
 def trace(headers: Any) -> tuple[bytes, bytes] | None:

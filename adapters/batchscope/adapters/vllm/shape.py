@@ -80,12 +80,12 @@ def shape_of(scheduler: Any) -> Shape:
     kv = scheduler.kv_cache_manager
     spec = int(getattr(scheduler, "num_spec_tokens", 0) or 0)
     skipped = _first(scheduler, "deferred_waiting", "skipped_waiting")
+    holding = _first(scheduler, "kv_holding_waiting", "skipped_waiting")
     return Shape(
         version=vllm_version(),
         preempts="_preempt_request" if hasattr(scheduler, "_preempt_request") else "free",
         passed_over=skipped,
-        holding=_first(scheduler, "kv_holding_waiting")
-        or (skipped if skipped == "skipped_waiting" else ""),
+        holding=holding,
         limit=_first(scheduler, "max_num_active_reqs", "max_num_running_reqs"),
         counts_streaming=hasattr(scheduler, "prefill_capacity_bound"),
         throttles=hasattr(scheduler, "prefill_capacity_bound"),

@@ -14,14 +14,14 @@ IN_FLIGHT = 64
 _NOTHING: Mapping[str, int] = {}
 
 
-@dataclass
+@dataclass(slots=True)
 class Now:
     """Tokens by request of the decision that is being recorded; empty in between."""
 
     in_step: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(slots=True)
 class View:
     """One scheduler and what must be known of its past.
 
@@ -33,6 +33,7 @@ class View:
     scheduler: Any
     shape: Shape
     now: Now
+    blocks: Any
     prefilling: dict[str, int] = field(default_factory=dict)
     away: dict[str, None] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
@@ -71,6 +72,6 @@ class View:
 
 def view_of(scheduler: Any, shape: Shape, now: Now) -> View:
     """A view that has looked at who is there."""
-    view = View(scheduler, shape, now)
+    view = View(scheduler, shape, now, scheduler.kv_cache_manager.block_pool)
     view.look()
     return view
