@@ -41,17 +41,17 @@ class Shape:
 SHAPES = {
     # a 7 B model on one A100, its pool cut so that bursts preempt
     "cost": Shape(
-        {"num_blocks": 1200, "max_num_seqs": 32, "max_num_batched_tokens": 768},
-        chat_per_s=3.0,
-        code_per_s=0.8,
+        {"num_blocks": 1100, "max_num_seqs": 32, "max_num_batched_tokens": 768},
+        chat_per_s=2.2,
+        code_per_s=0.6,
         length_scale=1.0,
         patience_s=6.0,
     ),
     # a tiny random model, real arithmetic; lengths fit a small CPU
     "torch": Shape(
-        {"num_blocks": 300, "max_num_seqs": 32, "max_num_batched_tokens": 256},
-        chat_per_s=7.0,
-        code_per_s=2.0,
+        {"num_blocks": 250, "max_num_seqs": 32, "max_num_batched_tokens": 256},
+        chat_per_s=5.0,
+        code_per_s=1.2,
         length_scale=1 / 2,
         patience_s=3.0,
     ),
