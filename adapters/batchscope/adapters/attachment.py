@@ -151,7 +151,7 @@ class Attachment:
             size=int(size) if size.isdigit() else None,
         )
         self._control = Control.create(
-            self._folder, self._writer.ring_uuid, level=level, group=group
+            self._folder, self._writer.ring_uuid, level=level, group=group, hello=hello
         )
         self.words = self._control.words
         sweep(self._folder)

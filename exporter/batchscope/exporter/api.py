@@ -235,9 +235,11 @@ def _keys(service: Service, given: str) -> str:
 
 
 def _story(service: Service, one: dict[str, Any]) -> dict[str, Any]:
-    """What happened to a request: waits, gaps beyond one interval, preemptions."""
+    """What happened to a request: waits, runs of equal steps, gaps beyond one interval,
+    preemptions.
+    """
     which = {"ring_id": str(one["ring_id"]), "serial": str(one["serial"])}
-    names = ("waits", "gaps", "preemptions")
+    names = ("waits", "runs", "gaps", "preemptions")
     return {n: answers.rows(service.query(f"request_{n}", which)) for n in names}
 
 

@@ -15,9 +15,9 @@ from batchscope.exporter import facts, pending
 from batchscope.exporter.fold import FOLD_VERSION, RingFold
 from batchscope.exporter.pending import Rows
 from batchscope.exporter.store import RingState
-from batchscope.exporter.tail import chunk_from
+from batchscope.exporter.tail import Chunk, chunk_from
 from batchscope.exporter.views import EngineView, view
-from batchscope.schemas.records import BYE
+from batchscope.schemas.records import BYE, SCHEDULED
 from batchscope.schemas.ring import RingError, RingReader, list_rings
 from batchscope.schemas.slo import Slo
 
@@ -80,11 +80,19 @@ class Followed:
         chunk = chunk_from(raw, self.ring_id, self.reader.ring_uuid, seq=seq, byte_pos=byte_pos)
         rows = self.fold.fold(chunk)
         self.keep(rows)
-        bye = chunk.of(BYE)
-        if bye is not None:
-            self.end("closed", self._unix_ns(int(bye.fields["at_ns"][0])))
+        self._note_life(chunk)
         self.dirty = True
         return rows
+
+    def _note_life(self, chunk: Chunk) -> None:
+        """A goodbye that nothing follows is the end; decisions after one: it was attached again."""
+        decided, bye = chunk.of(SCHEDULED), chunk.of(BYE)
+        if self.state == "closed" and decided is not None:
+            self.state, self.ended_unix_ns = "live", None
+            at = self._unix_ns(int(decided.fields["at_ns"][0]))
+            self.marks.append(facts.mark("attach", "again", unix_ns=at, engine=self.engine))
+        if bye is not None and int(chunk.kind[-1]) == BYE.kind:
+            self.end("closed", self._unix_ns(int(bye.fields["at_ns"][-1])))
 
     def _unix_ns(self, at_ns: int) -> int:
         mono_ns, unix_ns = self.reader.clock_pair

@@ -18,7 +18,10 @@ from batchscope.exporter.errors import BatchscopeError, ConfigError
 
 @dataclass(frozen=True)
 class Command:
-    """One subcommand; its module has `add(parser)` and `run(args) -> int`, extra is for pip."""
+    """One subcommand; its module has `add(parser)` and `run(args) -> int`.
+
+    extra: what pip must add for it; "" where the base install suffices.
+    """
 
     name: str
     module: str
@@ -30,6 +33,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("demo", "demo", "an engine under traffic, exporter and dashboard, in one go", "all"),
     Command("serve", "serve", "follow engines, store, and answer", "exporter"),
     Command("dashboard", "dashboard", "the pages, in a browser", "dashboard"),
+    Command("run", "run", "start an engine with the adapter on", ""),
+    Command("attach", "attach", "switch recording on in running engines, or list them", ""),
+    Command("detach", "detach", "switch recording off in running engines", ""),
+    Command("doctor", "doctor", "what is there, what works, and the fix for what doesn't", ""),
+    Command("request", "request", "the life of one request, by its id", ""),
+    Command("snapshot", "snapshot", "freeze the last minute of a ring, or show a frozen one", ""),
 )
 
 
@@ -69,16 +78,22 @@ def _parser(words: Sequence[str]) -> Parser:
     chosen = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for command in COMMANDS:
         sub = chosen.add_parser(command.name, help=command.help, allow_abbrev=False)
-        if command.name in words:
+        if command.name == _named(words):
             module = import_module(f"{__name__}.{command.module}")
             module.add(sub)
             sub.set_defaults(run=module.run)
     return parser
 
 
+def _named(words: Sequence[str]) -> str | None:
+    """The command: the first word that is no flag; what follows it may be another program's."""
+    return next((word for word in words if not word.startswith("-")), None)
+
+
 def _cure(words: Sequence[str], missing: str) -> str:
-    command = next(command for command in COMMANDS if command.name in words)
-    return f"{command.name} needs {missing}: pip install 'batchscope[{command.extra}]'"
+    command = next(command for command in COMMANDS if command.name == _named(words))
+    extra = command.extra or "all"
+    return f"{command.name} needs {missing}: pip install 'batchscope[{extra}]'"
 
 
 def _fail(sentence: str, code: int) -> int:

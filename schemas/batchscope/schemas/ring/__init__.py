@@ -10,6 +10,9 @@ from batchscope.schemas.ring.control import (
     LEVEL_OFF,
     LEVEL_WORD,
     Control,
+    is_leaving,
+    pid_namespace,
+    read_about,
     read_level,
     request_detach,
     set_level,
@@ -29,6 +32,7 @@ from batchscope.schemas.ring.layout import (
     framed,
 )
 from batchscope.schemas.ring.reader import Raw, RingReader
+from batchscope.schemas.ring.roster import Resident, roster
 from batchscope.schemas.ring.sweep import sweep
 from batchscope.schemas.ring.writer import RingWriter
 
@@ -40,6 +44,7 @@ __all__ = [
     "LEVEL_WORD",
     "Control",
     "Raw",
+    "Resident",
     "RingError",
     "RingFormatError",
     "RingLocked",
@@ -48,12 +53,16 @@ __all__ = [
     "RingVersionError",
     "RingWriter",
     "framed",
+    "is_leaving",
     "list_rings",
     "lock_exporter",
+    "pid_namespace",
+    "read_about",
     "read_level",
     "request_detach",
     "retire",
     "ring_folder",
+    "roster",
     "set_level",
     "sweep",
 ]

@@ -1,14 +1,18 @@
 """The control file: one page that exporter and CLI write and the engine only reads.
 
-Words: magic, detail level, detach request. The engine holds its lock for life, dormant or not.
+Words: magic, detail level, detach request; from byte 64 on who the engine is, as JSON up to a NUL:
+a dormant engine has no ring that says so. The engine holds its lock for life, dormant or not.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
+from typing import Any
 
 from batchscope.schemas.ring.folder import (
     CONTROL_SUFFIX,
@@ -31,6 +35,12 @@ _MAGIC = int.from_bytes(b"BSCPCTRL", "little")
 _WORD = Struct("<Q")
 LEVEL_WORD, DETACH_WORD = 1, 2
 
+ABOUT_KEYS = ("kind", "engine", "version", "model_name", "role", "dp_rank", "adapter_version")
+"""What of HELLO the page repeats; `pid` and `pid_ns` (inode of its namespace) are added."""
+_ABOUT_BYTE = 64
+_MOST_TEXT = 160
+"""Characters of one text: six of them, four bytes each, still fit the page."""
+
 
 class Control:
     """The engine's side: two reads of mapped memory per iteration, no call into the system."""
@@ -49,13 +59,17 @@ class Control:
         *,
         level: int = LEVEL_MEMBERS,
         group: str | None = None,
+        hello: Mapping[str, Any] | None = None,
     ) -> Control:
-        """The control file of a ring that exists or is still to come, or RingUnavailable."""
+        """The control file of a ring that exists or is still to come, or RingUnavailable.
+
+        `hello`: the engine's own; the page names it by its ABOUT_KEYS.
+        """
         path = _path(folder, ring_uuid)
         try:
             prepare(folder, group=group)
             fd = create(path, mode=0o660 if is_shared(folder) else 0o600)
-            return cls(_fill(fd, path, level), path)
+            return cls(_fill(fd, path, level, about_of(hello or {})), path)
         except OSError as why:
             raise RingUnavailable(f"no control file in {folder}: {why.strerror}") from why
 
@@ -104,10 +118,53 @@ def read_level(folder: Path, ring_uuid: str) -> int:
         let_go(fd)
 
 
-def _fill(fd: int, path: Path, level: int) -> int:
+def read_about(folder: Path, ring_uuid: str) -> dict[str, Any]:
+    """Who listens there, {} where the page doesn't say; RingError as `read_level`."""
+    fd = _open(folder, ring_uuid, os.O_RDONLY)
+    try:
+        text, _, _ = os.pread(fd, _PAGE - _ABOUT_BYTE, _ABOUT_BYTE).partition(b"\0")
+        about = json.loads(text or b"{}")
+    except ValueError:
+        return {}
+    finally:
+        let_go(fd)
+    return about if isinstance(about, dict) else {}
+
+
+def is_leaving(folder: Path, ring_uuid: str) -> bool:
+    """Whether a detach was asked for; RingError as `read_level`."""
+    fd = _open(folder, ring_uuid, os.O_RDONLY)
+    try:
+        return os.pread(fd, _WORD.size, DETACH_WORD * _WORD.size) != bytes(_WORD.size)
+    finally:
+        let_go(fd)
+
+
+def about_of(hello: Mapping[str, Any]) -> dict[str, Any]:
+    """An engine as the page has it: texts are cut, so that all of it always fits."""
+    said = {key: hello[key] for key in ABOUT_KEYS if hello.get(key) is not None}
+    short = {key: v if isinstance(v, int) else _printable(v) for key, v in said.items()}
+    return short | {"pid": os.getpid(), "pid_ns": pid_namespace("self")}
+
+
+def _printable(value: Any) -> str:
+    return "".join(c if c.isprintable() else "?" for c in str(value)[:_MOST_TEXT])
+
+
+def pid_namespace(process: str) -> int | None:
+    """Inode of a process's pid namespace; None where it can't be read."""
+    try:
+        return os.stat(f"/proc/{process}/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def _fill(fd: int, path: Path, level: int, about: Mapping[str, Any]) -> int:
+    words = (_WORD.pack(_MAGIC) + _WORD.pack(level)).ljust(_ABOUT_BYTE, b"\0")
     try:
         os.posix_fallocate(fd, 0, _PAGE)
-        os.pwrite(fd, _WORD.pack(_MAGIC) + _WORD.pack(level), 0)
+        text = json.dumps(about, separators=(",", ":"), ensure_ascii=False)
+        os.pwrite(fd, words + text.encode(), 0)
     except OSError:
         drop(fd)
         path.unlink()

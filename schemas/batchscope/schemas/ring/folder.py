@@ -146,6 +146,18 @@ def is_locked(fd: int) -> bool:
     return False
 
 
+def is_held(path: Path) -> bool:
+    """The same of a path; a file that isn't there or can't be opened is held by nobody we see."""
+    try:
+        fd = open_existing(path, os.O_RDONLY)
+    except (OSError, RingError):
+        return False
+    try:
+        return is_locked(fd)
+    finally:
+        let_go(fd)
+
+
 def _identity(fd: int) -> tuple[int, int, int]:
     seen = os.fstat(fd)
     return os.getpid(), seen.st_dev, seen.st_ino  # a forked child holds nothing

@@ -120,6 +120,11 @@ class RingReader:
         return self._header.mono_ns, self._header.unix_ns
 
     @property
+    def segment_bytes(self) -> int:
+        """Bytes of one segment."""
+        return self._header.segment_bytes
+
+    @property
     def position(self) -> tuple[int, int]:
         """(next seq expected, its byte position counted over all laps)."""
         return self._seq, self._pos
@@ -128,6 +133,16 @@ class RingReader:
     def iteration(self) -> int | None:
         """The id that the next SCHEDULED must carry; None when no record said so yet."""
         return self._iteration
+
+    def seek(self, *, unix_ns: int) -> None:
+        """Go to the segment that was being written then, else to the oldest there is.
+
+        What came before counts as unwanted, not as lost. Without a valid segment it stays put.
+        """
+        openings = sorted(self._openings())
+        earlier = [opening for opening in openings if opening.unix_ns <= unix_ns]
+        for start in (*earlier[-1:], *openings[:1])[:1]:
+            self._seq, self._pos, self._iteration = start.seq, start.byte_pos, start.iteration_id
 
     def alive(self) -> bool:
         """Whether the process that writes still lives."""

@@ -1,0 +1,65 @@
+"""A folder for PYTHONPATH in which another interpreter finds batchscope, and nothing else.
+
+Our own site-packages would do as well, and would shadow half of the other environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+PARTS = ("schemas", "adapters", "engine")
+"""What may be imported inside an engine, and what a process made of the bundled one needs."""
+_METADATA = ("METADATA", "entry_points.txt")
+
+
+def folder(env: Mapping[str, str]) -> Path:
+    """The folder, made when it isn't there yet: links to this installation, and its entry points.
+
+    In the user's cache, or in a temporary folder where that can't be written.
+    """
+    parts = {name: _location(name) for name in PARTS}
+    found = distribution("batchscope")
+    key = sha256(repr((found.version, sorted(parts.items()))).encode()).hexdigest()[:12]
+    home = env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or "~").expanduser() / ".cache"
+    target = Path(home) / "batchscope" / f"import-{key}"
+    return target if _is_whole(target) else _placed(target, parts, found)
+
+
+def _location(name: str) -> Path:
+    return Path(next(iter(import_module(f"batchscope.{name}").__path__)))
+
+
+def _is_whole(target: Path) -> bool:
+    return all((target / "batchscope" / name / "__init__.py").is_file() for name in PARTS)
+
+
+def _placed(target: Path, parts: Mapping[str, Path], found: Distribution) -> Path:
+    """Built aside and renamed: two commands at once both find it whole."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        built = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent))
+    except OSError:
+        built = Path(tempfile.mkdtemp(prefix="batchscope-import-"))
+    _fill(built, parts, found)
+    built.chmod(0o755)
+    try:
+        os.rename(built, target)
+    except OSError:
+        return target if _is_whole(target) else built
+    return target
+
+
+def _fill(built: Path, parts: Mapping[str, Path], found: Distribution) -> None:
+    (built / "batchscope").mkdir()
+    for name, location in parts.items():
+        (built / "batchscope" / name).symlink_to(location)
+    told = built / f"batchscope-{found.version}.dist-info"
+    told.mkdir()
+    for name in _METADATA:
+        (told / name).write_text(found.read_text(name) or "", "utf-8")
