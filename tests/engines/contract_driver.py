@@ -50,7 +50,7 @@ class Counting(Driver):
 
 
 class VllmDriver:
-    """A small pool, preemptions, priorities' numbers, traces, a request whose grammar never comes."""
+    """A small pool, preemptions, priorities, traces, a request whose grammar never comes."""
 
     name = "vllm"
     aborted = 2
