@@ -63,7 +63,7 @@ KNOBS: tuple[Knob, ...] = (
          "as --max-num-batched-tokens, up to which it goes", default="max_num_batched_tokens"),
     Knob("vllm", "--long-prefill-token-threshold", "lower", (Reason.TOKEN_BUDGET,),
          "scheduler_config.long_prefill_token_threshold", "0.8.5",
-         "long prompts take more iterations, short ones no longer wait behind", default="0: no cap"),
+         "long prompts take more iterations, short ones do not wait behind", default="0: no cap"),
     Knob("vllm", "--enable-chunked-prefill", "on", (Reason.CHUNK_POLICY,),
          "scheduler_config.enable_chunked_prefill", "0.8.5",
          "prompts share iterations with decodes, which lengthens the time between tokens"),
