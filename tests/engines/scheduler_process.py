@@ -36,17 +36,19 @@ def watched(sched, folder, *, active=True):
     return handle
 
 
-def workload(folder, *, drafts=0, pools=False, **settings):
+def workload(folder, *, drafts=0, pools=False, second_runner=False, in_flight=0, **settings):
     """The whole load, from first to last."""
     sched = scheduler(blocks=40, max_num_seqs=8, max_num_batched_tokens=128, **settings)
     if drafts:
         sched.num_spec_tokens = sched.num_lookahead_tokens = drafts
     if pools:
         pool_instead(sched.vllm_config.model_config)
+    if second_runner:
+        run_second(sched)
     handle = watched(sched, folder)
     driver = Driver(
         sched,
-        in_flight=int(settings.get("asynchronous", False)),
+        in_flight=in_flight,
         stop_every=0 if pools else 97,
         drafts=drafts,
         pools=pools,
@@ -57,6 +59,13 @@ def workload(folder, *, drafts=0, pools=False, **settings):
     more = {"faults": handle.faults.count, "blocks": total, "evictable_error": max(errors)}
     handle.detach()
     return {**driver.result(), **more}
+
+
+def run_second(sched):
+    """Under the second model runner resumed requests are listed among the new ones."""
+    if not hasattr(sched, "use_v2_model_runner"):
+        raise NotHereError("one model runner only")
+    sched.use_v2_model_runner = True
 
 
 def pool_instead(model_config):
@@ -252,6 +261,20 @@ def transfer(folder):
     return idle(folder, loads=loads, steps=6, prepare=connect, each=arrives)
 
 
+def reset(folder):
+    """The prefix cache is reset under running requests: a preemption without a full pool."""
+
+    def forget(driver, step):
+        if step == 3:
+            before = set()
+            driver.sched.reset_prefix_cache(reset_running_requests=True)
+            driver.preempted(before)
+
+    if "reset_running_requests" not in inspect.signature(Scheduler.reset_prefix_cache).parameters:
+        raise NotHereError("reset_prefix_cache() takes no reset_running_requests")
+    return idle(folder, loads=many(3, 60), each=forget, steps=6)
+
+
 def priority(folder):
     loads = [request(f"r{i}", 60, 60, first=i, priority=i % 3) for i in range(8)]
     return idle(folder, loads=loads, blocks=26, steps=30, policy="priority")
@@ -267,7 +290,9 @@ def cached_prefix(folder):
 
 SCENARIOS = {
     "workload": workload,
-    "workload_async": lambda folder: workload(folder, asynchronous=True),
+    "workload_async": lambda folder: workload(folder, asynchronous=True, in_flight=1),
+    "workload_pipeline": lambda folder: workload(folder, in_flight=1),
+    "workload_second_runner": lambda folder: workload(folder, second_runner=True),
     "workload_drafts": lambda folder: workload(folder, drafts=3),
     "workload_pooling": lambda folder: workload(folder, pools=True),
     "woken": woken,
@@ -286,6 +311,7 @@ SCENARIOS = {
             lora,
             grammar,
             transfer,
+            reset,
             priority,
             cached_prefix,
         )

@@ -15,7 +15,14 @@ pytestmark = pytest.mark.engines
 Scenarios = dict[str, Run | str]
 Row = tuple[int, str, str]
 
-WORKLOADS = ("workload", "workload_async", "workload_drafts", "workload_pooling")
+WORKLOADS = (
+    "workload",
+    "workload_async",
+    "workload_pipeline",
+    "workload_second_runner",
+    "workload_drafts",
+    "workload_pooling",
+)
 REASON, POSITION, END = words(DeferralReason), words(Position), words(FinishReason)
 EXPECTED: dict[str, tuple[str | None, list[Row]]] = {
     "token_budget": ("token_budget", [(7, "token_budget", "global")]),
@@ -142,6 +149,19 @@ def test_a_skipped_request_is_blocked_once_and_unblocked_once(
     begun = [edge["serial"] for edge in edges if edge.name == "blocked"]
     ended = [edge["serial"] for edge in edges if edge.name == "unblocked"]
     assert sorted(begun) == sorted(ended) == sorted(set(begun))
+
+
+def test_a_reset_of_the_cache_preempts_by_policy_and_loses_what_was_computed(
+    scenarios: Scenarios,
+) -> None:
+    run = run_of(scenarios, "reset")
+    seen = run.records()
+    lost = [record for record in seen if record.name == "preempted"]
+    assert [REASON[record["reason"]] for record in lost] == ["policy"] * 3
+    assert [record["lost_tokens"] for record in lost] == [62] * 3
+    back = [record for record in seen if record.name == "resumed"]
+    assert [record["target_tokens"] for record in back] == [63] * 3
+    assert REASON[decisions(run)[3]["admission_stop"]] is None, "not preempted in this decision"
 
 
 def test_the_head_is_the_first_that_was_not_passed_over(scenarios: Scenarios) -> None:

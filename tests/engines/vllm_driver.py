@@ -28,6 +28,7 @@ class Driver:
         self.counted = Counter()
         self.ends = Counter()
         self.targets, self.lengths = {}, {}
+        self.admitted = set()
 
     def add(self, new):
         self.sched.add_request(new)
@@ -61,7 +62,9 @@ class Driver:
         starts = {new.req_id: new.num_computed_tokens for new in batch.scheduled_new_reqs}
         for name in starts:
             self.targets[name] = self.lengths[name]
-        self.counted["cached"] += sum(starts.values())
+        first = starts.keys() - self.admitted
+        self.counted["cached"] += sum(starts[name] for name in first)
+        self.admitted |= first
         starts |= dict(self.cached(batch))
         self.preempted(before)
         emits = []
