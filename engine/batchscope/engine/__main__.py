@@ -1,0 +1,92 @@
+"""`python -m batchscope.engine`: the engine behind an OpenAI-compatible server.
+
+Each setting of EngineConfig is a flag. Plugins (entry points of the group below) are handed the
+engine before its first step; the engine knows nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import Field, fields
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from batchscope.engine.checkpoint import model_config
+from batchscope.engine.config import EngineConfig, ModelConfig
+from batchscope.engine.engine import Engine
+from batchscope.engine.loop import EngineLoop
+from batchscope.engine.policies import POLICIES
+from batchscope.engine.text import tokenizer_for
+
+PLUGINS = "batchscope.engine.plugins"
+GRACE_S = 5
+"""After an interrupt; a stream that still goes on then is cut, its request aborted."""
+CHOICES = {
+    "policy": sorted(POLICIES),
+    "runner": ["torch", "cost"],
+    "reservation": ["max_tokens", "max_model_len"],
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until interrupted; 2 with one sentence when the settings can't be served."""
+    args = _parser().parse_args(argv)
+    try:
+        engine = Engine(_config(args))
+    except ValueError as why:
+        print(f"engine: {why}", file=sys.stderr)
+        return 2
+    for plugin in entry_points(group=PLUGINS):
+        plugin.load()(engine)
+    _serve(engine, args)
+    return 0
+
+
+def _serve(engine: Engine, args: argparse.Namespace) -> None:
+    import uvicorn
+
+    from batchscope.engine.server import make_app
+
+    config = engine.config
+    tokenizer = tokenizer_for(config.weights, vocab_size=config.model.vocab_size)
+    name = args.served_model_name or Path(config.weights or f"mini-{config.runner}").name
+    loop = EngineLoop(engine, max_waiting=args.max_waiting)
+    app = make_app(loop, model=name, tokenizer=tokenizer)
+    settings = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning")
+    settings.timeout_graceful_shutdown = GRACE_S
+    uvicorn.Server(settings).run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m batchscope.engine", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--max-waiting", type=int, default=256, help="requests, then 429")
+    parser.add_argument("--served-model-name", default=None)
+    parser.add_argument("--dtype", default="auto", help="of the weights as computed")
+    for setting in fields(EngineConfig):
+        if setting.name != "model":
+            _add(parser, setting)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
+    flag, default = "--" + setting.name.replace("_", "-"), setting.default
+    if isinstance(default, bool):
+        parser.add_argument(flag, default=default, action=argparse.BooleanOptionalAction)
+    else:
+        kind = int if isinstance(default, int) else str
+        parser.add_argument(flag, default=default, type=kind, choices=CHOICES.get(setting.name))
+
+
+def _config(args: argparse.Namespace) -> EngineConfig:
+    told = {f.name: getattr(args, f.name) for f in fields(EngineConfig) if f.name != "model"}
+    weights, dtype = args.weights, args.dtype
+    shape = model_config(weights, dtype=dtype) if weights else ModelConfig(dtype=dtype)
+    return EngineConfig(model=shape, **told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
