@@ -101,7 +101,7 @@ def burst(server: Server, jobs: list[tuple[str, list[int], int]]) -> dict[str, d
 
 @contextmanager
 def serving(folder: Path, rings: Path, **settings: str) -> Iterator[Server]:
-    """Start it, wait until it answers, end it and all that it started."""
+    """Start it with the adapter dormant, wait until it answers, end it and all that it started."""
     (folder / "config.json").write_text(json.dumps(MODEL))
     port = _free_port()
     command = [str(PYTHON.with_name("vllm")), "serve", str(folder), *FLAGS, "--port", str(port)]
@@ -120,7 +120,6 @@ def serving(folder: Path, rings: Path, **settings: str) -> Iterator[Server]:
 def _env(rings: Path) -> dict[str, str]:
     return {
         **os.environ,
-        "BATCHSCOPE": "1",
         "BATCHSCOPE_DIR": str(rings),
         "BATCHSCOPE_OVERHEAD": "0",
         "BATCHSCOPE_REQUEST_IDS": "plain",

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from tests.adapters.ring_records import Seen, records
 from tests.engines.serving import BUDGET, Server, burst, serving
 from tests.engines.versions import Run
 
-from batchscope.schemas.reasons import FinishReason, words
-from batchscope.schemas.ring import RingReader, list_rings
+from batchscope.schemas.ring import LEVEL_MEMBERS, RingReader, list_rings, set_level
 
 pytestmark = pytest.mark.engines
 
 REQUESTS, BURST = 200, 20
-END = words(FinishReason)
+Folded = Counter[tuple[str, tuple[str, ...]]]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield answering
 
 
+@dataclass(frozen=True)
+class Start:
+    """What vLLM and we had counted when the load began; what the dormant engine had on disk."""
+
+    theirs: Counter[str]
+    ours: Folded
+    dormant: set[str]
+
+
 @pytest.fixture(scope="module")
-def replies(server: Server) -> dict[str, dict[str, Any]]:
+def start(server: Server) -> Start:
+    """Wake the dormant engine by its control word, under one request."""
+    files = {path.suffix for path in server.rings.rglob("*") if path.is_file()}
+    (control,) = (server.rings / "ctl").glob("*.ctl")
+    set_level(server.rings, control.stem, LEVEL_MEMBERS)
+    server.completion("warm", [5] * 20, 100)
+    until(lambda: len(list_rings(server.rings)) == 1)
+    until(lambda: summed(folded(server), "requests_finished") == 1)
+    return Start(server.counters(), folded(server), files)
+
+
+@pytest.fixture(scope="module")
+def replies(server: Server, start: Start) -> dict[str, dict[str, Any]]:
+    assert start.dormant
     rng = random.Random(7)
     found: dict[str, dict[str, Any]] = {}
     for first in range(0, REQUESTS, BURST):
@@ -61,16 +83,19 @@ def seen(server: Server) -> list[Seen]:
     return list(records(ring(server)))
 
 
-def folded(server: Server) -> Counter[tuple[str, tuple[str, ...]]]:
+def folded(server: Server) -> Folded:
     run = Run("", Counter(), Counter(), {}, server.rings)
     return Counter(run.fold().totals.counters)
 
 
-def summed(counters: Counter[tuple[str, tuple[str, ...]]], name: str) -> int:
+def summed(counters: Folded, name: str) -> int:
     return sum(value for (metric, _), value in counters.items() if metric == name)
 
 
-def test_only_the_core_has_a_ring(server: Server, replies: dict[str, Any]) -> None:
+def test_a_plugin_lies_dormant_until_the_control_word_and_only_the_core_has_a_ring(
+    server: Server, start: Start, replies: dict[str, Any]
+) -> None:
+    assert start.dormant == {".ctl", ""}, "the control file and the salt"
     hello = ring(server).hello
     assert (hello["kind"], hello["model_name"], hello["dp_rank"]) == ("vllm", "tiny", 0)
     assert hello["pid"] != server.process.pid
@@ -78,8 +103,13 @@ def test_only_the_core_has_a_ring(server: Server, replies: dict[str, Any]) -> No
     assert len(replies) == REQUESTS
 
 
-def test_our_sums_equal_vllms_own_counters(server: Server, replies: dict[str, Any]) -> None:
+def test_our_sums_equal_vllms_own_counters(
+    server: Server, start: Start, replies: dict[str, Any]
+) -> None:
     theirs, ours = server.counters(), folded(server)
+    assert summed(ours, "audit_violations") == 0 < summed(ours, "audit_checks")
+    theirs.subtract(start.theirs)
+    ours.subtract(start.ours)
     prompts = sum(record["prompt_tokens"] for record in seen(server) if record.name == "arrived")
     usage = [reply["usage"] for reply in replies.values()]
     assert prompts == theirs["vllm:prompt_tokens_total{}"]
@@ -92,7 +122,6 @@ def test_our_sums_equal_vllms_own_counters(server: Server, replies: dict[str, An
         success = theirs[f'vllm:request_success_total{{finished_reason="{reason}"}}']
         assert ours["requests_finished", (reason,)] == success
     assert ours["requests_finished", ("length",)] == REQUESTS
-    assert summed(ours, "audit_violations") == 0 < summed(ours, "audit_checks")
 
 
 def test_no_iteration_of_ours_exceeds_the_budget_while_vllms_own_histogram_does(
@@ -124,7 +153,8 @@ def test_who_hangs_up_is_an_abort_and_not_a_success(
     until(lambda: folded(server)["requests_finished", ("abort",)] == wanted)
     after = folded(server)
     assert after["requests_finished", ("length",)] == before["requests_finished", ("length",)]
-    assert summed(after, "requests_finished") == summed(after, "requests_arrived")
+    ended = summed(after, "requests_finished") - summed(before, "requests_finished")
+    assert ended == 3 == summed(after, "requests_arrived") - summed(before, "requests_arrived")
 
 
 def test_the_batch_in_flight_of_a_killed_core_is_named(
