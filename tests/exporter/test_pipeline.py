@@ -12,6 +12,7 @@ from tests.support.served import until
 
 from batchscope.exporter.errors import StoreError
 from batchscope.exporter.pipeline import Options, Pipeline
+from batchscope.exporter.prom import Exposition
 from batchscope.exporter.retention import Bounds, retain
 from batchscope.exporter.store import Store
 from batchscope.schemas.records import BYE, EMPTY
@@ -112,6 +113,21 @@ def test_counters_of_an_engine_add_up_over_its_restarts_and_ours(rig: Any) -> No
     before = iterations_total(pipeline)
     rig.stop(pipeline)
     assert before == iterations_total(rig.exporter()) == 50
+
+
+def test_a_scrape_shows_the_counters_of_an_engine_that_left_before_we_started(rig: Any) -> None:
+    first, load = rig.exporter(), rig.engine(provides={"preempted.lost_tokens": "exact"})
+    steps(load, 20)
+    rig.leave(load)
+    until(lambda: not list(rig.folder.glob("*.ring")))
+    before = counters_scraped(first)
+    rig.stop(first)
+    assert counters_scraped(rig.exporter()) == before != []
+
+
+def counters_scraped(pipeline: Any) -> Any:
+    text = Exposition(pipeline.engines, dict).render("", "")[0].decode()
+    return sorted(n for n in text.splitlines() if "synthetic-1" in n and "_total{" in n)
 
 
 def test_an_engine_whose_ring_went_while_no_exporter_ran_is_dead(rig: Any) -> None:

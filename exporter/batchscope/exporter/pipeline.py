@@ -7,6 +7,7 @@ hold the rest. Nothing is dropped here.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -370,6 +371,7 @@ class Pipeline:
 
 def _past_view(hello: Mapping[str, Any], stored: RingState) -> EngineView:
     _, fold = restore(stored, hello=hello, slo=None)
-    known = dict(hello) | {"unix_ns": hello["attached_unix_ns"]}
+    provides = json.loads(hello["provides"])  # a column of JSON, a dict in a ring's own hello
+    known = dict(hello) | {"unix_ns": hello["attached_unix_ns"], "provides": provides}
     state = "closed" if hello["state"] == "closed" else "dead"
     return view(known, hello["ring_id"], state=state, totals=fold.totals, gauges=fold.gauges)
