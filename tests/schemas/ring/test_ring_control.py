@@ -16,6 +16,9 @@ from batchscope.schemas.ring import (
     Control,
     RingError,
     RingUnavailable,
+    is_leaving,
+    pid_namespace,
+    read_about,
     read_level,
     request_detach,
     set_level,
@@ -87,3 +90,50 @@ def test_closing_can_remove_the_file(tmp_path: Path) -> None:
     assert made.level() == LEVEL_MEMBERS
     made.close(unlink=True)
     assert not made.path.exists()
+
+
+HELLO = {
+    "kind": "vllm",
+    "engine": "vllm",
+    "version": "0.32.0",
+    "model_name": "tiny",
+    "role": "both",
+    "dp_rank": 3,
+    "adapter_version": "0.1.0",
+    "config": {"secret": "stays out"},
+}
+
+
+def test_the_page_names_the_engine_before_there_is_a_ring(tmp_path: Path) -> None:
+    made = Control.create(tmp_path, UUID, level=LEVEL_OFF, hello=HELLO)
+    about = read_about(tmp_path, UUID)
+    known = {key: value for key, value in HELLO.items() if key != "config"}
+    assert about == known | {"pid": os.getpid(), "pid_ns": pid_namespace("self")}
+    assert made.level() == LEVEL_OFF
+    set_level(tmp_path, UUID, LEVEL_MEMBERS)
+    request_detach(tmp_path, UUID)
+    assert read_about(tmp_path, UUID) == about
+    assert is_leaving(tmp_path, UUID)
+    made.close()
+
+
+def test_whatever_an_engine_is_called_the_page_holds_it(tmp_path: Path) -> None:
+    hello = dict.fromkeys(HELLO, "\U0001f9ea" * 5000) | {"engine": 'a"\n\x1b[31mb' * 500}
+    Control.create(tmp_path, UUID, hello=hello).close()
+    about = read_about(tmp_path, UUID)
+    assert about["model_name"] == "\U0001f9ea" * 120
+    assert about["engine"].startswith('a"??[31mb')
+    assert (tmp_path / "ctl" / f"{UUID}.ctl").stat().st_size == 4096
+
+
+@pytest.mark.parametrize("page", [b"", b"{", b"[1]", b"\xff\xfe", b"x" * 4032])
+def test_a_page_that_does_not_say_who_it_is_is_a_control_file_all_the_same(
+    tmp_path: Path, page: bytes
+) -> None:
+    made = Control.create(tmp_path, UUID)
+    with made.path.open("r+b") as file:
+        file.seek(64)
+        file.write(page.ljust(4032, b"\0"))
+    assert read_about(tmp_path, UUID) == {}
+    assert read_level(tmp_path, UUID) == LEVEL_MEMBERS
+    made.close()

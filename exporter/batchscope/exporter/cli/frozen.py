@@ -55,7 +55,7 @@ def _figures(heard: Tape) -> dict[str, Any]:
         "deferrals": dict(heard.deferrals.most_common()),
         "last": {name: last.get(name) for name in _LAST},
         "slowest": [_brief(batch) for batch in done[:SLOWEST]],
-        "in_flight": [_members(heard, b) for b in batches if b.took_ns is None],
+        "in_flight": [_members(heard, b) for b in batches if b.in_flight],
         "notices": [{"kind": kind, "text": text} for _, kind, text in heard.notices],
     }
 

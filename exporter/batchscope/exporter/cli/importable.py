@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 PARTS = ("schemas", "adapters", "engine")
@@ -24,11 +24,11 @@ def folder(env: Mapping[str, str]) -> Path:
     In the user's cache, or in a temporary folder where that can't be written.
     """
     parts = {name: _location(name) for name in PARTS}
-    found = distribution("batchscope")
-    key = sha256(repr((found.version, sorted(parts.items()))).encode()).hexdigest()[:12]
+    told = {name: distribution("batchscope").read_text(name) or "" for name in _METADATA}
+    key = sha256(repr((sorted(parts.items()), told)).encode()).hexdigest()[:12]
     home = env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or "~").expanduser() / ".cache"
     target = Path(home) / "batchscope" / f"import-{key}"
-    return target if _is_whole(target) else _placed(target, parts, found)
+    return target if _is_whole(target) else _placed(target, parts, told)
 
 
 def _location(name: str) -> Path:
@@ -39,14 +39,14 @@ def _is_whole(target: Path) -> bool:
     return all((target / "batchscope" / name / "__init__.py").is_file() for name in PARTS)
 
 
-def _placed(target: Path, parts: Mapping[str, Path], found: Distribution) -> Path:
+def _placed(target: Path, parts: Mapping[str, Path], told: Mapping[str, str]) -> Path:
     """Built aside and renamed: two commands at once both find it whole."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         built = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent))
     except OSError:
         built = Path(tempfile.mkdtemp(prefix="batchscope-import-"))
-    _fill(built, parts, found)
+    _fill(built, parts, told)
     built.chmod(0o755)
     try:
         os.rename(built, target)
@@ -55,11 +55,11 @@ def _placed(target: Path, parts: Mapping[str, Path], found: Distribution) -> Pat
     return target
 
 
-def _fill(built: Path, parts: Mapping[str, Path], found: Distribution) -> None:
+def _fill(built: Path, parts: Mapping[str, Path], told: Mapping[str, str]) -> None:
     (built / "batchscope").mkdir()
     for name, location in parts.items():
         (built / "batchscope" / name).symlink_to(location)
-    told = built / f"batchscope-{found.version}.dist-info"
-    told.mkdir()
-    for name in _METADATA:
-        (told / name).write_text(found.read_text(name) or "", "utf-8")
+    metadata = built / f"batchscope-{version('batchscope')}.dist-info"
+    metadata.mkdir()
+    for name, text in told.items():
+        (metadata / name).write_text(text, "utf-8")

@@ -28,13 +28,20 @@ _ROW = {
 @dataclass
 class Batch:
     """One decision: its fixed fields, prefill rows (serial, start, tokens), decode serials; None:
-    members were not recorded. `completed_at_ns` None: it never came back.
+    members were not recorded. `completed_at_ns` None: it never came back, or nobody knows (`cut`:
+    the record broke off meanwhile).
     """
 
     fields: dict[str, Any]
     prefill: list[tuple[int, ...]] | None
     decode: list[int] | None
     completed_at_ns: int | None = None
+    cut: bool = False
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether it was still out when the record ends."""
+        return self.completed_at_ns is None and not self.cut
 
     @property
     def took_ns(self) -> int | None:
@@ -148,6 +155,15 @@ def _preempted(tape: Tape, *_: Any) -> None:
 
 def _lost(tape: Tape, fields: dict[str, Any], *_: Any) -> None:
     tape.counts["lost_records"] += fields["records"]
+    _break_off(tape)
+
+
+def _break_off(tape: Tape, *_: Any) -> None:
+    """A goodbye or a loss: whoever is still there afterwards is announced again."""
+    tape.live.clear()
+    tape.decodes = None
+    for batch in tape.batches.values():
+        batch.cut = batch.cut or batch.in_flight
 
 
 def _noticed(tape: Tape, fields: dict[str, Any], tails: dict[str, Any], _: int) -> None:
@@ -163,5 +179,6 @@ HEARD: dict[str, Callable[..., None]] = {
     "finished": _finished,
     "preempted": _preempted,
     "loss": _lost,
+    "bye": _break_off,
     "notice": _noticed,
 }

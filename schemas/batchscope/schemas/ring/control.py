@@ -38,8 +38,8 @@ LEVEL_WORD, DETACH_WORD = 1, 2
 ABOUT_KEYS = ("kind", "engine", "version", "model_name", "role", "dp_rank", "adapter_version")
 """What of HELLO the page repeats; `pid` and `pid_ns` (inode of its namespace) are added."""
 _ABOUT_BYTE = 64
-_MOST_TEXT = 160
-"""Characters of one text: six of them, four bytes each, still fit the page."""
+_MOST_TEXT = 120
+"""Characters of one text: seven of them, four bytes each, still fit the page."""
 
 
 class Control:

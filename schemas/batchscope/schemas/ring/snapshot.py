@@ -10,7 +10,7 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from batchscope.schemas.ring.reader import RingReader
 FORMAT = 1
 ABOUT = "snapshot.json"
 MOST_BYTES = 1 << 30
+MOST_SEGMENTS = 4096
 NEWEST = 2**63 - 1
 """An instant after every segment's: seek to the last one."""
 _NS_PER_S = 1_000_000_000
@@ -92,17 +93,14 @@ def _sound(file: zipfile.ZipFile) -> str:
 
 
 def _copy(path: Path, reader: RingReader, *, since_unix_ns: int) -> bytes:
-    """The header first, so that its hints are never ahead of the records copied after it; one
-    segment more than there was, as the writer may open it meanwhile.
-    """
+    """The header first, so that its hints are never ahead of the records copied after it."""
     fd = open_existing(path, os.O_RDONLY)
     try:
-        size, segment = os.fstat(fd).st_size, reader.segment_bytes
-        data = bytearray(size)
+        data = bytearray(os.fstat(fd).st_size)
         data[:HEADER_BYTES] = os.pread(fd, HEADER_BYTES, 0)
-        count = (size - HEADER_BYTES) // segment
-        first, last = _extent(reader, since_unix_ns)
-        for number in range(first, min(last + 2, first + count)):
+        segment = reader.segment_bytes
+        count = (len(data) - HEADER_BYTES) // segment
+        for number in _wanted(reader, since_unix_ns):
             at = HEADER_BYTES + number % count * segment
             data[at : at + segment] = os.pread(fd, segment, at)
         return bytes(data)
@@ -110,10 +108,17 @@ def _copy(path: Path, reader: RingReader, *, since_unix_ns: int) -> bytes:
         let_go(fd)
 
 
-def _extent(reader: RingReader, since_unix_ns: int) -> tuple[int, int]:
-    """First and last segment that are wanted, counted over all laps."""
-    ends = []
-    for unix_ns in (since_unix_ns, NEWEST):
-        reader.seek(unix_ns=unix_ns)
-        ends.append(reader.position[1] // reader.segment_bytes)
-    return ends[0], ends[1]
+def _wanted(reader: RingReader, since_unix_ns: int) -> Iterator[int]:
+    """Segments from an instant on, counted over all laps: those that the writer opens meanwhile,
+    too, but never the slot after the newest, which still holds one of the lap before.
+    """
+    number = _segment_at(reader, since_unix_ns)
+    stop = number + MOST_SEGMENTS
+    while number <= _segment_at(reader, NEWEST) and number < stop:
+        yield number
+        number += 1
+
+
+def _segment_at(reader: RingReader, unix_ns: int) -> int:
+    reader.seek(unix_ns=unix_ns)
+    return reader.position[1] // reader.segment_bytes
