@@ -1,4 +1,4 @@
-"""S6-S9: what a prompt does to the tokens of others, and what real arrivals do to a queue."""
+"""S6-S9 and S13: what a prompt does to the tokens of others, and real arrivals to a queue."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from tests.shapes.runs import (
     is_rising,
     like_poisson,
     offered,
+    poisson,
     recorded,
     tbt_ms,
     ttft_ms,
 )
 
+from batchscope.engine.split import run_split
 from batchscope.engine.virtual import Simulation
 
 BUDGETS = (256, 512, 1024, 2048)
@@ -53,3 +55,17 @@ def test_shape_s09_bursts_of_real_code_traffic_are_nothing_like_poisson() -> Non
 def test_shape_s09_real_conversations_are_nearly_poisson() -> None:
     """The first 13 minutes."""
     assert 0.5 < slower_than_poisson("conv", 4000) < 2
+
+
+def decode_tail(rate_per_s: float) -> float:
+    """TBT P99 of the decode engine alone, which admits by all tokens to come, as DistServe's."""
+    trace = poisson("sharegpt", 500, rate_per_s=rate_per_s)
+    decode = config("orca", reservation="max_tokens")
+    split = run_split(trace, prefill=config("paged"), decode=decode)
+    return tbt_ms(split.decode, 99)
+
+
+def test_shape_s13_decodes_apart_from_prompts_keep_their_pace() -> None:
+    slow, fast = decode_tail(2), decode_tail(4)
+    assert slow < tail_at(512) < tbt_ms(offered("paged", 2.5, 800), 99)
+    assert abs(fast / slow - 1) < 0.30

@@ -7,6 +7,7 @@ engine before its first step; the engine knows nothing of what they do.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from dataclasses import Field, fields
 from importlib.metadata import entry_points
@@ -56,7 +57,8 @@ def _serve(engine: Engine, args: argparse.Namespace) -> None:
     app = make_app(loop, model=name, tokenizer=tokenizer)
     settings = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning")
     settings.timeout_graceful_shutdown = GRACE_S
-    uvicorn.Server(settings).run()
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(settings).run()
 
 
 def _parser() -> argparse.ArgumentParser:

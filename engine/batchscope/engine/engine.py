@@ -67,8 +67,11 @@ class Engine:
         tenant: str | None = None,
         trace_context: tuple[bytes, bytes] | None = None,
         on_token: Callable[[int], None] | None = None,
+        generated: list[int] | None = None,
     ) -> Sequence:
         """Hand in a request; it arrives at the start of the next step. Any thread.
+
+        With `generated`, tokens that a prefill engine made of it, comes the KV of all but the last.
 
         Raises RequestRejected when it could never run or its id is in use.
         """
@@ -82,7 +85,9 @@ class Engine:
             tenant=tenant,
             trace_context=trace_context,
             on_token=on_token,
+            received=len(prompt) + len(generated) - 1 if generated else 0,
         )
+        seq.output.extend(generated or ())
         check_request(self.config, seq)
         self._post(seq)
         return seq

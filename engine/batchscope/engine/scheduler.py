@@ -209,6 +209,9 @@ class Scheduler:
         seq.block_table = hit
         seq.num_cached = seq.num_computed = len(hit) * self.blocks.block_size
         seq.target = seq.num_tokens
+        if seq.received and not seq.num_preemptions:
+            self._grow(seq, seq.received)
+            seq.target = seq.num_computed = seq.received
         if seq.status is Status.PREEMPTED:
             batch.resumed.append(seq)
         else:

@@ -37,6 +37,10 @@ class Sequence:
     request may sample (again): the prompt, or prompt and generated tokens when it was preempted.
     The last generated token is never computed before the step that feeds it back.
 
+    `received` counts KV tokens that another engine computed and that come with the request; its
+    `output` then begins with what that engine generated. They are no prefill of ours, and after a
+    preemption they are computed here.
+
     `on_token` is called on the engine's thread with each new token and must not raise.
     `*_ns` are readings of the engine's clock, None while the instant hasn't come.
     """
@@ -50,6 +54,7 @@ class Sequence:
     tenant: str | None = field(default=None, kw_only=True)
     trace_context: tuple[bytes, bytes] | None = field(default=None, kw_only=True)
     on_token: Callable[[int], None] | None = field(default=None, kw_only=True)
+    received: int = field(default=0, kw_only=True)
 
     status: Status = field(default=Status.WAITING, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)

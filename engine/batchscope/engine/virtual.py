@@ -123,35 +123,42 @@ class Simulation:
         arrivals: Iterable[Arriving],
         *,
         prompt: Callable[[Arriving], list[int]] | None = None,
+        generated: Callable[[Arriving], list[int]] | None = None,
         after_step: Callable[[int], None] | None = None,
         until_ns: int | None = None,
     ) -> Simulation:
         """Serve all arrivals (in time order), open loop; until the last has ended, or to `until_ns`
         on the virtual clock. `prompt` makes the token ids (else no two requests share any);
+        `generated` gives the tokens that a prefill engine has made of each, KV included;
         `after_step` hears the number of steps so far. Raises RequestRejected for what can't run.
         """
         coming = deque(arrivals)
         while coming or self.engine.has_work():
             if until_ns is not None and self.clock.now_ns >= until_ns:
                 break
-            self._due(coming, prompt or _own_tokens)
+            self._due(coming, prompt or _own_tokens, generated or _none)
             if self.engine.has_work():
                 self._step()
                 if after_step is not None:
                     after_step(len(self.steps))
         return self
 
-    def _due(self, coming: deque[Arriving], prompt: Callable[[Arriving], list[int]]) -> None:
+    def _due(self, coming: deque[Arriving], *tokens: Callable[[Arriving], list[int]]) -> None:
         """Submit who has come and abort who has left; an idle engine skips to the next arrival."""
         if coming and not self.engine.has_work():
             self.clock.until(self._start_ns + coming[0].at_ns)
         now = self.clock.now_ns
         while coming and self._start_ns + coming[0].at_ns <= now:
-            self._submit(coming.popleft(), prompt)
+            self._submit(coming.popleft(), *tokens)
         while self._leaving and self._leaving[0][0] <= now:
             self.engine.abort(heappop(self._leaving)[1])
 
-    def _submit(self, arrival: Arriving, prompt: Callable[[Arriving], list[int]]) -> None:
+    def _submit(
+        self,
+        arrival: Arriving,
+        prompt: Callable[[Arriving], list[int]],
+        generated: Callable[[Arriving], list[int]],
+    ) -> None:
         times: list[int] = []
         clock = self.clock
 
@@ -159,7 +166,13 @@ class Simulation:
             times.append(clock.now_ns)
 
         name = f"r{arrival.ordinal}"
-        seq = self.engine.submit(name, prompt(arrival), arrival.output_tokens, on_token=on_token)
+        seq = self.engine.submit(
+            name,
+            prompt(arrival),
+            arrival.output_tokens,
+            on_token=on_token,
+            generated=generated(arrival),
+        )
         # it came while an iteration ran: the engine sees it now, its client has waited since
         seq.arrival_ns = self._start_ns + arrival.at_ns
         self.served.append(Served(seq, times))
@@ -204,3 +217,8 @@ class _Keeping:
 def _own_tokens(arrival: Arriving) -> list[int]:
     """A prompt that shares no block with another's."""
     return [arrival.ordinal] * arrival.prompt_tokens
+
+
+def _none(_arrival: Arriving) -> list[int]:
+    """No other engine has seen it."""
+    return []

@@ -1,0 +1,56 @@
+"""`python -m batchscope.engine` as a person starts it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+
+COMMAND = [sys.executable, "-m", "batchscope.engine", "--runner", "cost"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answer_of(port: int, seconds: float = 30) -> httpx.Response:
+    """Of /v1/models, once the server listens."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/v1/models")
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline, "it never listened"
+            time.sleep(0.05)
+
+
+def test_it_serves_until_it_is_interrupted_and_ends_with_0() -> None:
+    port = free_port()
+    flags = ["--port", str(port), "--policy", "paged", "--admit-delay", "2"]
+    process = subprocess.Popen([*COMMAND, *flags], stderr=subprocess.PIPE, text=True)
+    try:
+        assert answer_of(port).json()["data"][0]["id"] == "mini-cost"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+        assert (process.returncode, said) == (0, "")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_settings_that_cannot_be_served_end_it_with_one_sentence() -> None:
+    for flags, why in (
+        (["--policy", "static", "--max-model-len", "999999"], "the KV pool has room for 100000"),
+        (["--weights", "/nowhere"], "/nowhere/config.json"),
+        (["--admit-min-free", "65"], "admit_min_free must be at least 0 and below 65"),
+    ):
+        done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert why in done.stderr
+        assert done.stderr.count("\n") == 1
