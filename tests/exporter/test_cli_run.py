@@ -22,7 +22,7 @@ import importlib.metadata as m, sys
 from batchscope.adapters import mini
 import batchscope.engine.engine, batchscope.schemas.ring
 points = [p.value for p in m.distribution("batchscope").entry_points]
-print(m.version("batchscope"), points, [n for n in ("numpy", "duckdb", "pytest") if n in sys.modules])
+print(m.version("batchscope"), points, [n for n in ("numpy", "pytest") if n in sys.modules])
 try:
     import pytest
 except ImportError:

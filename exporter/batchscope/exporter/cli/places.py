@@ -23,8 +23,7 @@ def folder(scene: Scene) -> Iterator[Finding]:
         yield Finding("folder", "fix", "there is no /dev/shm", cure)
         return
     yield _access(where)
-    there = where if where.exists() else where.parent
-    if there.is_dir():
+    for there in [place for place in (where, where.parent) if _may(place, os.X_OK)][:1]:
         yield _memory(there, where)
         yield _room(there)
 
@@ -45,17 +44,25 @@ def residents(scene: Scene) -> Iterator[Finding]:
 
 
 def _access(where: Path) -> Finding:
-    if not where.exists():
-        return Finding("folder", "note", f"{where} is made by the first engine")
-    seen, control = where.stat(), control_folder(where)
-    owner = f"uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):o}"
     cure = "run as that user, or share it: BATCHSCOPE_GROUP in the engine's environment"
-    if not os.access(where, os.R_OK | os.X_OK):
+    try:
+        seen = where.stat()
+    except FileNotFoundError:
+        return Finding("folder", "note", f"{where} is made by the first engine")
+    except OSError as why:
+        return Finding("folder", "fix", f"{where} can't be seen: {why.strerror}", cure)
+    owner = f"uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):o}"
+    if not _may(where, os.R_OK | os.X_OK):
         return Finding("folder", "fix", f"{where} can't be read ({owner})", cure)
-    if control.exists() and not os.access(control, os.W_OK | os.X_OK):
+    control = control_folder(where)
+    if _may(control, os.F_OK) and not _may(control, os.W_OK | os.X_OK):
         says = f"{control} can't be written: attach and detach can't ask ({owner})"
         return Finding("folder", "fix", says, cure)
     return Finding("folder", "ok", f"{where} ({owner})")
+
+
+def _may(path: Path, how: int) -> bool:
+    return os.access(path, how, effective_ids=True)
 
 
 def _memory(there: Path, where: Path) -> Finding:
