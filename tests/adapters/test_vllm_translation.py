@@ -129,6 +129,17 @@ def test_only_versions_that_were_run_are_checked() -> None:
     assert [is_checked(v) for v in ("0.8.4", "0.34.0", "0.1.dev7", "dev", "1.0.0")] == [False] * 5
 
 
+def event(kind: str, at: float) -> Any:
+    return SimpleNamespace(type=SimpleNamespace(name=kind), timestamp=at)
+
+
+def test_vllms_own_queue_time_is_from_its_events_while_it_has_both() -> None:
+    both = [event("QUEUED", 10.0), event("SCHEDULED", 10.5)]
+    assert requests.queue_ns(req("a", events=both)) == 500_000_000
+    assert requests.queue_ns(req("a", events=both[1:])) is None
+    assert requests.queue_ns(req("a")) is None
+
+
 def test_progress_leaves_out_the_tokens_of_the_decision_being_told() -> None:
     one = running("a", prompt=20, computed=20)
     assert requests.progress(one, in_step={"a": 12}).computed_tokens == 8

@@ -156,6 +156,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         process.wait(20)
+    deadline = time.monotonic() + 15
     with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:  # the last one of them tidies up their shared memory
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(20)

@@ -113,6 +113,21 @@ def test_a_small_pool_preempts_and_its_blocks_add_up(scenarios: Scenarios, name:
     assert run.more["evictable_error"] <= 8, "an estimate, of a pool of 39"
 
 
+def test_vllms_own_queue_times_agree_with_ours(scenarios: Scenarios) -> None:
+    seen = run_of(scenarios, "workload").records()
+    arrived = {r["serial"]: r["at_ns"] for r in seen if r.name == "arrived"}
+    started: dict[int, int] = {}
+    for record in (r for r in seen if r.name == "scheduled"):
+        for serial, _, _ in record["prefill"]:
+            started.setdefault(serial, record["at_ns"])
+    theirs = {r["serial"]: r["engine_queue_ns"] for r in seen if r.name == "finished"}
+    known = {serial: ns for serial, ns in theirs.items() if ns is not None}
+    assert known.keys() == started.keys()
+    apart = [started[serial] - arrived[serial] - ns for serial, ns in known.items()]
+    assert max(map(abs, apart)) < 100_000_000, "theirs ends where schedule() begins"
+    assert max(known.values()) > 0
+
+
 @pytest.mark.parametrize("name", ["woken", "woken_async"])
 def test_woken_under_load_it_splits_phases_as_if_it_had_been_there(
     scenarios: Scenarios, name: str

@@ -48,7 +48,7 @@ PROVIDES: Mapping[str, Provides] = {
     "completed.forward_ns": ABSENT,
     "completed.padded_tokens": EXACT,
     "completed.graph_mode": EXACT,
-    "finished.engine_queue_ns": ABSENT,
+    "finished.engine_queue_ns": EXACT,
     "finished.engine_ttft_ns": ABSENT,
     "finished.engine_e2e_ns": ABSENT,
     "finished.output_tokens": EXACT,
@@ -177,6 +177,7 @@ def provides(shape: Shape, scheduler: Any) -> Mapping[str, Provides]:
         "arrived.external_key": not shape.random_ids,
         "arrived.lora": not shape.lora_slots,
         "scheduled.draft_tokens": not shape.spec_tokens,
+        "finished.engine_queue_ns": not getattr(scheduler, "log_stats", False),
         "completed.padded_tokens": not _counts_graphs(scheduler),
         "completed.graph_mode": not _counts_graphs(scheduler),
     }
@@ -206,6 +207,7 @@ def on_schedule(watch: Any, times: Times, batch: Any, *_: Any, **__: Any) -> Non
     view.now.in_step = batch.num_scheduled_tokens
     try:
         joined = batches.admitted(view, batch) if batch.scheduled_new_reqs or view.away else ()
+        batches.note_queued(view, joined)
         if view.away:
             _tell_resumed(watch, batch, joined, at_ns=left)
         _tell_skipped(watch, at_ns=left)
@@ -279,9 +281,14 @@ def on_preempt(watch: Any, times: Times, _result: None, request: Any, *_: Any, *
 def on_finish(watch: Any, times: Times, _result: Any, request: Any, *_: Any, **__: Any) -> None:
     """_free_request(request): the one place through which every request leaves."""
     view: View = watch.subject
+    queued = view.queued_ns.get(request.request_id)
     view.forget(request.request_id)
     reason = requests.FINISH.get(request.status.name, requests.UNKNOWN_END)
     view.errors += reason == requests.ERROR_END
     watch.recorder.finished(
-        request, at_ns=times[1], reason=reason, output_tokens=request.num_output_tokens
+        request,
+        at_ns=times[1],
+        reason=reason,
+        output_tokens=request.num_output_tokens,
+        engine_ns=(queued, None, None),
     )

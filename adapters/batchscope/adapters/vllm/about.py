@@ -53,9 +53,12 @@ def role(vllm_config: Any) -> str:
 
 
 def rank(vllm_config: Any) -> int:
-    """Data-parallel rank of this scheduler."""
+    """Data-parallel rank of this scheduler. Ranks without experts in common think they are alone,
+    rank 0 of 1: only their index tells them apart, where there is one.
+    """
     parallel = getattr(vllm_config, "parallel_config", None)
-    return int(getattr(parallel, "data_parallel_rank", 0) or 0)
+    alone = getattr(parallel, "data_parallel_rank", 0)
+    return int(getattr(parallel, "data_parallel_index", alone) or 0)
 
 
 def config(vllm_config: Any) -> dict[str, Any]:

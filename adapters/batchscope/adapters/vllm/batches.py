@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from batchscope.adapters.facts import Decision
 from batchscope.adapters.vllm import admission
-from batchscope.adapters.vllm.requests import Gone
+from batchscope.adapters.vllm.requests import Gone, queue_ns
 from batchscope.adapters.vllm.view import View
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import GraphMode
@@ -89,6 +89,14 @@ def admitted(view: View, batch: Any) -> list[Any]:
     new = {request.request_id for request in fresh}
     back = [i for i in view.away if i in scheduled and i not in new]
     return fresh + [requests[i] for i in back]
+
+
+def note_queued(view: View, joined: Iterable[Any]) -> None:
+    """Keep vLLM's own queue time of who was admitted first now, until its end is told."""
+    for request in joined:
+        waited = queue_ns(request)
+        if waited is not None:
+            view.queued_ns.setdefault(request.request_id, waited)
 
 
 def resumed(view: View, joined: Iterable[Any]) -> list[Any]:

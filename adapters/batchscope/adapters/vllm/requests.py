@@ -92,6 +92,14 @@ def prefill_end(request: Any) -> int:
     return int(max(request.num_prompt_tokens, request.num_tokens - 1))
 
 
+def queue_ns(request: Any) -> int | None:
+    """Time in the queue by vLLM's own events, None where they aren't kept or were sent off."""
+    at = {event.type.name: event.timestamp for event in getattr(request, "events", ())}
+    if not at.keys() >= {"QUEUED", "SCHEDULED"}:
+        return None
+    return int((at["SCHEDULED"] - at["QUEUED"]) * 1e9)
+
+
 def cached(request: Any) -> int | None:
     """Prefix hit at first admission, where the request still knows it."""
     found = getattr(request, "num_cached_tokens", None)

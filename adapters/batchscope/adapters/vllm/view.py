@@ -26,7 +26,8 @@ class View:
     """One scheduler and what must be known of its past.
 
     `prefilling` maps requests that still compute known tokens to how many those are, `away` holds
-    the preempted, `passed` the skipped ones with their reason (0: it has ended), `partial` by
+    the preempted, `passed` the skipped ones with their reason (0: it has ended), `queued_ns` how
+    long requests waited by vLLM's own clock until their first admission, `partial` by
     id(batch) the members that can't emit; `held_back` says that prefills may be throttled.
     """
 
@@ -37,6 +38,7 @@ class View:
     prefilling: dict[str, int] = field(default_factory=dict)
     away: dict[str, None] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
+    queued_ns: dict[str, int] = field(default_factory=dict)
     partial: dict[int, list[Any]] = field(default_factory=dict)
     scheduling: bool = False
     held_back: bool = False
@@ -68,6 +70,7 @@ class View:
         self.prefilling.pop(request_id, None)
         self.away.pop(request_id, None)
         self.passed.pop(request_id, None)
+        self.queued_ns.pop(request_id, None)
 
 
 def view_of(scheduler: Any, shape: Shape, now: Now) -> View:
