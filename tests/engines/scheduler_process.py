@@ -172,7 +172,7 @@ def prefill_throttle(folder):
 
 
 def chunk_policy(folder):
-    if "chunked" not in inspect.getsource(Scheduler.schedule):
+    if "chunked_prefill" not in inspect.getsource(Scheduler.schedule):
         raise NotHereError("always chunks")
     return idle(
         folder,
