@@ -290,3 +290,20 @@ def test_a_bad_parameter_is_named(given: Any, words: Any) -> None:
 def test_an_unknown_query_names_the_known_ones(store: Any) -> None:
     with pytest.raises(QueryError, match=r"no query is called '\.\./etc'; known: "):
         store.query("../etc")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_was_removed_says_so_once_and_begins_anew(
+    store: Any, tmp_path: Any, replaced: Any
+) -> None:
+    store.commit(Commit({"gaps": gaps(1)}, states=[state(3)]))
+    store.path.unlink()
+    if replaced:
+        Store.open(tmp_path / "another.duckdb").close()
+        (tmp_path / "another.duckdb").rename(store.path)
+    second = Commit({"gaps": gaps(2, 3)}, states=[state(5)])
+    with pytest.raises(StoreError, match=f"{tmp_path}.* was removed or replaced"):
+        store.commit(second)
+    store.commit(second)
+    assert store.rows("SELECT serial FROM gaps ORDER BY 1") == [(2,), (3,)]
+    assert store.path.exists()

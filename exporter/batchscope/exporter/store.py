@@ -85,6 +85,7 @@ class Store:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._batch = 0
         self._tried: tuple[Commit, int] | None = None
+        self._file: tuple[int, int] | None = None
 
     @classmethod
     def open(
@@ -119,7 +120,7 @@ class Store:
         except StoreError:
             connection.close()
             raise
-        self._connection = connection
+        self._connection, self._file = connection, _identity(self.path)
 
     def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
         version = _meta(connection, "schema_version")
@@ -149,6 +150,7 @@ class Store:
         durable although its COMMIT failed isn't written twice.
         """
         connection = self._writable()
+        self._check_file()
         if self._tried and self._tried[0] is commit and self._batch >= self._tried[1]:
             return self._tried[1]
         self._tried = (commit, self._batch + 1)
@@ -159,6 +161,13 @@ class Store:
             raise StoreError(f"can't write to {self.path}: {_first(error)}") from None
         self._batch += 1
         return self._batch
+
+    def _check_file(self) -> None:
+        """A deleted file takes rows as before, and all of them are lost: say so, begin anew."""
+        if _identity(self.path) != self._file:
+            self._tried = None
+            self._reset()
+            raise StoreError(f"the store {self.path} was removed or replaced while it was in use")
 
     def _reset(self) -> None:
         # a failed write may leave DuckDB "invalidated until restart": open the file anew
@@ -258,6 +267,15 @@ def _open_file(
         except OSError as error:
             raise StoreError(f"can't make the folder {path.parent}: {error.strerror}") from None
     return duckdb.connect(str(path), read_only=read_only, config={**config})
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None when there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _current() -> tuple[int, int]:
