@@ -109,3 +109,21 @@ def _await_word(log: Path, word: str) -> None:
     while word not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_an_exporter_that_is_killed_ends_the_demo_in_one_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "out"
+    with log.open("w") as out:
+        demo = subprocess.Popen(
+            [*DEMO, "--engine", "cost", "--once", "--seconds", "60"],
+            stdout=out, stderr=subprocess.STDOUT, env=QUIET, start_new_session=True,
+        )  # fmt: skip
+    try:
+        _await_word(log, "running")
+        os.kill(_children(demo.pid)[0], signal.SIGKILL)
+        assert demo.wait(60) == 2, log.read_text()
+    finally:
+        demo.kill()
+    assert "the exporter ended: killed by SIGKILL" in log.read_text()
+    assert "Traceback" not in log.read_text()

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         Slo.parse(args.slo)
         with _workspace() as folder, contextlib.ExitStack() as children:
             return _run(args, folder, children)
-    except (DemoError, SloError) as error:
+    except (DemoError, SloError, OSError) as error:
         print(f"batchscope demo: {error}", file=sys.stderr)
         return 2
 
@@ -102,7 +102,8 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 def _run(args: argparse.Namespace, folder: Path, children: contextlib.ExitStack) -> int:
     seconds = args.seconds or (30.0 if args.once else None)
-    listen, board = _free(args.listen), None if args.once else _free(args.dashboard_listen)
+    listen = _free(args.listen, quiet=args.once)
+    board = None if args.once else _free(args.dashboard_listen, quiet=False)
     env = os.environ | ENGINE_ENV | {"BATCHSCOPE_DIR": str(folder / "rings")}
     store = args.store or folder / "demo.duckdb"
     exporter = _start(children, _serve(args, listen, store), env, log=folder / "exporter.log")
@@ -112,15 +113,21 @@ def _run(args: argparse.Namespace, folder: Path, children: contextlib.ExitStack)
     engine = _start(children, _engine(args, seconds), env, log=folder / "engine.log", piped=True)
     _await_engine(engine, folder / "engine.log")
     _announce(args, listen, board)
-    _watch(engine, f"http://{listen}", seconds, quiet=args.json and not sys.stderr.isatty())
-    return _conclude(args, f"http://{listen}", _totals(engine, folder / "engine.log"))
+    url, quiet = f"http://{listen}", args.json and not sys.stderr.isatty()
+    _watch([engine, exporter], url, seconds, quiet=quiet)
+    if exporter.poll() is not None:
+        raise DemoError(f"the exporter ended: {_last_word(exporter, folder / 'exporter.log')}")
+    return _conclude(args, url, _totals(engine, folder / "engine.log"))
 
 
 def _conclude(args: argparse.Namespace, url: str, totals: dict[str, Any]) -> int:
     """Wait until the exporter has all that the engine did, then say how it went."""
     done = _settled(url, totals)
-    print(json.dumps(done, indent=None if args.json else 2)) if args.once or args.json else None
     bad = done["audit"]["violations"] or not _agrees(done)
+    if args.once or args.json:
+        print(json.dumps(done, indent=None if args.json else 2))
+    elif not bad:
+        print(f"ended: {done['iterations']:,} iterations, every total equal to the engine's own")
     if bad:
         print("batchscope demo: the figures and the engine's own totals disagree", file=sys.stderr)
     return 1 if bad else 0
@@ -217,8 +224,8 @@ def _end(child: subprocess.Popen[str]) -> None:
         child.stdout.close()
 
 
-def _free(listen: str) -> str:
-    """The address asked for, or one with a free port when that is taken."""
+def _free(listen: str, *, quiet: bool) -> str:
+    """The address asked for, or one with a free port when that is taken: said unless quiet."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
         raise DemoError(f"can't read {listen!r} as an address; write it as 127.0.0.1:9477")
@@ -227,7 +234,10 @@ def _free(listen: str) -> str:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind((host, candidate))
-                return f"{host}:{probe.getsockname()[1]}"
+                found = f"{host}:{probe.getsockname()[1]}"
+                if candidate == 0 and not quiet:
+                    print(f"{listen} is taken, using {found}", file=sys.stderr)
+                return found
     raise DemoError(f"no port is free on {host}")
 
 
@@ -254,7 +264,15 @@ def _totals(engine: subprocess.Popen[str], log: Path) -> dict[str, Any]:
     with contextlib.suppress(json.JSONDecodeError):
         totals: dict[str, Any] = json.loads(engine.stdout.read())
         return totals
-    raise DemoError(f"the engine died: {_last_line(log)}")
+    raise DemoError(f"the engine died: {_last_word(engine, log)}")
+
+
+def _last_word(child: subprocess.Popen[str], log: Path) -> str:
+    """What a child said last; one that was killed said nothing of it."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(END_S)
+    number = -(child.returncode or 0)
+    return f"killed by {signal.Signals(number).name}" if number > 0 else _last_line(log)
 
 
 def _last_line(log: Path) -> str:
@@ -265,21 +283,23 @@ def _last_line(log: Path) -> str:
 def _announce(args: argparse.Namespace, listen: str, board: str | None) -> None:
     if args.once or args.json:
         return
-    print(f"exporter   http://{listen}  (metrics: /metrics, API: /docs)")
+    print(f"exporter   http://{listen}  (/metrics, /api/v1/queries)")
     if board:
         print(f"dashboard  http://{board}")
     print("Ctrl-C ends everything.\n", flush=True)
 
 
-def _watch(engine: subprocess.Popen[str], url: str, seconds: float | None, *, quiet: bool) -> None:
-    """Draw the live summary once a second until the engine ends or Ctrl-C comes."""
+def _watch(
+    children: list[subprocess.Popen[str]], url: str, seconds: float | None, *, quiet: bool
+) -> None:
+    """Draw the live summary once a second until a child ends or Ctrl-C comes."""
     started, drawn = time.monotonic(), 0
     with contextlib.suppress(KeyboardInterrupt):
-        while engine.poll() is None:
+        while all(child.poll() is None for child in children):
             if not quiet:
                 drawn = _draw(_frame(url, time.monotonic() - started, seconds), sys.stderr, drawn)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                engine.wait(1.0)
+                children[0].wait(1.0)
 
 
 def _frame(url: str, elapsed: float, seconds: float | None) -> list[str]:
