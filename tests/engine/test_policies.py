@@ -181,6 +181,11 @@ def test_a_pool_that_never_holds_the_reservation_is_refused_at_the_start(policy:
         config(policy, reservation="max_model_len", max_model_len=257)
 
 
+def test_paged_refuses_more_slots_than_its_budget_has_tokens() -> None:
+    with pytest.raises(ValueError, match="max_num_seqs must be at most 64"):
+        config("paged", max_num_seqs=65)
+
+
 events = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 40), st.integers(1, 12)),
     st.tuples(st.just("step"), st.integers(1, 4), st.just(0)),

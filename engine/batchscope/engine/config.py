@@ -106,12 +106,19 @@ class EngineConfig:
         ):
             if not 0 <= getattr(self, name) < below:
                 raise ValueError(f"{name} must be at least 0 and below {below}")
+        if self.policy == "paged" and self.max_num_seqs > self.prefill_budget:
+            raise ValueError(f"max_num_seqs must be at most {self.prefill_budget}, one token each")
         room = (self.num_blocks - self.watermark_blocks) * self.block_size
         if self._reserves_the_longest and self.max_model_len > room:
             raise ValueError(
                 f"{self.policy} reserves max_model_len {self.max_model_len} for each request: "
                 f"the KV pool has room for {room}"
             )
+
+    @property
+    def prefill_budget(self) -> int:
+        """Tokens of a batch where prompts are never cut: any request's prompt fits."""
+        return max(self.max_num_batched_tokens, self.max_model_len)
 
     @property
     def _reserves_the_longest(self) -> bool:

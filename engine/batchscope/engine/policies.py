@@ -106,7 +106,7 @@ class Paged:
 
     def budget(self, scheduler: Scheduler) -> int:
         """Tokens of a batch of whole prompts."""
-        return max(scheduler.config.max_num_batched_tokens, scheduler.config.max_model_len)
+        return scheduler.config.prefill_budget
 
     def reserved(self, scheduler: Scheduler, seq: Sequence) -> int:  # noqa: ARG002
         """Nothing ahead of need."""

@@ -62,11 +62,9 @@ class Scheduler:
         return batch
 
     def place_running(self, batch: Batch) -> None:
-        """Place each running request in order while budget is left; preemption shortens the list
-        from its end.
-        """
+        """Place each running request in order; preemption shortens the list from its end."""
         index = 0
-        while index < len(self.running) and batch.left > 0:
+        while index < len(self.running):
             self._place(batch, self.running[index])
             index += 1
 
