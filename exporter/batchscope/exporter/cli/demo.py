@@ -111,18 +111,20 @@ def _run(args: argparse.Namespace, folder: Path, children: contextlib.ExitStack)
     if board:
         _start(children, _dashboard(board, listen), env, log=folder / "dashboard.log")
     engine = _start(children, _engine(args, seconds), env, log=folder / "engine.log", piped=True)
-    _await_engine(engine, folder / "engine.log")
+    traffic = _traffic(engine, folder / "engine.log")
     _announce(args, listen, board)
     url, quiet = f"http://{listen}", args.json and not sys.stderr.isatty()
     _watch([engine, exporter], url, seconds, quiet=quiet)
     if exporter.poll() is not None:
         raise DemoError(f"the exporter ended: {_last_word(exporter, folder / 'exporter.log')}")
-    return _conclude(args, url, _totals(engine, folder / "engine.log"))
+    return _conclude(args, url, _totals(engine, folder / "engine.log"), traffic)
 
 
-def _conclude(args: argparse.Namespace, url: str, totals: dict[str, Any]) -> int:
+def _conclude(
+    args: argparse.Namespace, url: str, totals: dict[str, Any], traffic: dict[str, Any]
+) -> int:
     """Wait until the exporter has all that the engine did, then say how it went."""
-    done = _settled(url, totals)
+    done = _settled(url, totals) | {"traffic": traffic}
     bad = done["audit"]["violations"] or not _agrees(done)
     if args.once or args.json:
         print(json.dumps(done, indent=None if args.json else 2))
@@ -250,10 +252,14 @@ def _wait_for(exporter: subprocess.Popen[str], url: str, log: Path) -> None:
     raise DemoError(f"the exporter did not start: {_last_line(log)}")
 
 
-def _await_engine(engine: subprocess.Popen[str], log: Path) -> None:
+def _traffic(engine: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    """What it is about to be offered, said when it is ready: laws, scales, clipping, seed."""
     assert engine.stdout is not None
-    if not engine.stdout.readline():
+    line = engine.stdout.readline()
+    if not line:
         raise DemoError(f"the engine did not start: {_last_line(log)}")
+    traffic: dict[str, Any] = json.loads(line)
+    return traffic
 
 
 def _totals(engine: subprocess.Popen[str], log: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The demo's engine process: the bundled engine under two tenants' real-shaped traffic, observed.
 
-Started by `batchscope demo`; takes one JSON argument, writes one JSON object (the engine's own
-totals) to stdout when it is told to stop. The engine itself knows nothing of being watched.
+Started by `batchscope demo` with one JSON argument; says on stdout what its traffic is when it is
+ready, and its own totals when it is told to stop. The engine itself does not know of being watched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +65,9 @@ def main(argv: list[str]) -> int:
     spec = json.loads(argv[0])
     engine, handle = _observed_engine(spec)
     stop = _Stop(spec["parent"], spec["seconds"])
-    tenants = list(_tenants(spec))
-    print(json.dumps({"ready": True}), flush=True)
+    traffic = {name: _traffic(name, spec) for name in TENANT_SEEDS}
+    tenants = _tenants(traffic)
+    print(json.dumps({name: trace.metadata() for name, trace in traffic.items()}), flush=True)
     _loop(engine, tenants, stop)
     totals = engine.totals.as_dict()
     handle.detach()
@@ -103,13 +103,11 @@ def _observed_engine(spec: dict[str, Any]) -> tuple[Engine, Any]:
     return engine, mini.attach(engine, os.environ)
 
 
-def _tenants(spec: dict[str, Any]) -> Iterator[tuple[str, OpenLoop]]:
+def _tenants(traffic: dict[str, Trace]) -> list[tuple[str, OpenLoop]]:
     from batchscope.workload.driver import OpenLoop
 
     start_ns = time.monotonic_ns()
-    for name in TENANT_SEEDS:
-        trace = _traffic(name, spec)
-        yield name, OpenLoop(trace, start_ns=start_ns, laps=None)
+    return [(n, OpenLoop(trace, start_ns=start_ns, laps=None)) for n, trace in traffic.items()]
 
 
 def _traffic(name: str, spec: dict[str, Any]) -> Trace:
