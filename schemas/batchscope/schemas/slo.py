@@ -12,6 +12,10 @@ from dataclasses import dataclass
 TERMS = ("ttft", "tbt_p50", "tbt_p90", "tbt_p95", "tbt_p99", "tbt_max", "tpot", "e2e")
 """Latencies an SLO can bound: exactly those that are stored per request, as `<term>_ns`."""
 
+MOST_NS = dict.fromkeys(TERMS, 3_600_000_000_000) | dict.fromkeys(
+    ("ttft", "e2e"), 30 * 86_400_000_000_000
+)
+"""Largest bounds: an hour, a month. A million tokens' deadlines then fit the 64 bits of a sum."""
 _UNITS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _TERM = re.compile(r"\s*([a-z0-9_]+)\s*<=?\s*([0-9.]+)\s*(us|ms|s)\s*$")
 
@@ -31,9 +35,12 @@ class Slo:
     @classmethod
     def parse(cls, text: str, *, name: str = "default", version: int = 1) -> Slo:
         """From "ttft<=2s,tbt_p99<=200ms". Raises SloError."""
-        targets = dict(_parse_term(part) for part in text.split(",") if part.strip())
+        terms = [_parse_term(part) for part in text.split(",") if part.strip()]
+        targets = dict(terms)
         if not targets:
             raise SloError(f"an SLO needs at least one term of {', '.join(TERMS)}")
+        if len(targets) < len(terms):
+            raise SloError(f"{text.strip()!r} bounds a term twice")
         return cls(name, tuple(sorted(targets.items())), version)
 
     def target(self, term: str) -> int | None:
@@ -71,8 +78,11 @@ def _parse_term(part: str) -> tuple[str, int]:
         raise SloError(f"unknown SLO term {term!r}; known: {', '.join(TERMS)}")
     try:
         ns = round(float(number) * _UNITS[unit])
-    except ValueError:
+    except (ValueError, OverflowError):
         raise SloError(f"can't read {number!r} as a number in {part.strip()!r}") from None
+    if not 0 < ns <= MOST_NS[term]:
+        most = MOST_NS[term] // _UNITS["s"]
+        raise SloError(f"{part.strip()!r} must be above 0 and at most {most}s")
     return term, ns
 
 
