@@ -1,4 +1,5 @@
-"""Makes docs/metrics.md and docs/schema.md from the catalogue and the SQL files.
+"""Makes docs/metrics.md and docs/schema.md from the catalogue and the SQL files, and the tables of
+docs/adapters.md from the adapters.
 
 `python docs/generate.py` writes them; `--check` names the stale ones and ends with 1.
 """
@@ -10,6 +11,11 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
+
+if __package__ is None:  # run as a script: its neighbour is found beside the folder
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs import capabilities
 
 from batchscope.exporter.queries import NamedQuery, registry
 from batchscope.schemas.catalogue import ENGINE_LABELS, METRICS, Metric
@@ -123,7 +129,16 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"metrics.md": metrics, "schema.md": schema}
+def adapters() -> str:
+    """The text of adapters.md: as it is written, with its tables made anew."""
+    return capabilities.filled((FOLDER / "adapters.md").read_text("utf-8"))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "metrics.md": metrics,
+    "schema.md": schema,
+    "adapters.md": adapters,
+}
 
 
 def stale(folder: Path) -> list[str]:

@@ -86,3 +86,14 @@ def test_print_config_shows_values_and_origins(tmp_path: Any) -> None:
 
 def test_the_version_is_told() -> None:
     assert batchscope("--version").stdout.startswith("batchscope ")
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault() -> None:
+    words = [sys.executable, "-m", "batchscope.exporter.cli", "serve", "--print-config"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.wait(60) == 141
+    assert child.stderr is not None
+    assert child.stderr.read() == b""
+    child.stderr.close()

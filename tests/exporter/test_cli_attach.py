@@ -73,7 +73,7 @@ def test_detached_for_good_its_own_functions_are_back_and_nobody_listens(tmp_pat
 
 def test_the_engine_goes_on_all_the_while(tmp_path: Any) -> None:
     with engine(tmp_path) as child:
-        for _ in range(5):
+        for _ in range(2):
             base("attach", "--all", "--dir", tmp_path)
             base("detach", "--all", "--dir", tmp_path)
         child.stdin.close()
@@ -201,6 +201,41 @@ def test_an_engine_in_a_pid_namespace_answers_to_its_pid_outside(tmp_path: Any) 
     finally:
         child.kill()
         child.communicate(timeout=20)
+
+
+def test_the_folder_of_a_named_process_needs_no_flag(tmp_path: Any) -> None:
+    with engine(tmp_path / "its own") as child:
+        env = {"BATCHSCOPE_DIR": str(tmp_path / "another")}
+        assert "attached" in said(base("attach", child.pid, env=env))
+        (one,) = as_json("detach", child.pid, env=env)["engines"]
+        assert one["outcome"] == "detached"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
+def test_an_engine_with_a_memory_of_its_own_is_reached_through_its_root() -> None:
+    inside = f"mount -t tmpfs tmpfs /dev/shm && exec {sys.executable} -m tests.support.mini_engine"
+    child = subprocess.Popen(
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inside],
+        cwd=ROOT,
+        env=environment({}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    try:
+        if child.stdout.readline() != b"running\n":
+            pytest.skip("mount namespaces are not permitted here")
+        core = until(lambda: processes.children_of(child.pid))[0]
+        folder = processes.ring_folder_of(core)
+        assert folder == Path(f"/proc/{core}/root/dev/shm/batchscope-{os.getuid()}")
+        assert "attached" in said(base("attach", core))
+    finally:
+        child.kill()
+        child.communicate(timeout=20)
+
+
+def test_of_no_process_there_is_no_folder() -> None:
+    assert processes.ring_folder_of(2**22 + 1) is None
 
 
 def test_another_folder_is_named_where_there_are_others(tmp_path: Any) -> None:

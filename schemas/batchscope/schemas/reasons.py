@@ -62,6 +62,25 @@ class DeferralReason(Word):
     UNKNOWN = "unknown"
 
 
+MEANINGS = {
+    DeferralReason.TOKEN_BUDGET: "the token budget was used up, by decodes or by prompts",
+    DeferralReason.MAX_REQUESTS: "as many requests run as may run at once",
+    DeferralReason.KV_BLOCKS: "too few free KV blocks for it",
+    DeferralReason.KV_WATERMARK: "enough free blocks, but some are held back from new requests",
+    DeferralReason.PREEMPTION: "a running request lost its place in this very decision, and such a"
+    " decision admits nobody",
+    DeferralReason.CHUNK_POLICY: "its next piece may not be cut as small as what was left",
+    DeferralReason.PREFILL_THROTTLE: "prompts are held back for the sake of running decodes",
+    DeferralReason.LORA: "as many LoRA adapters are in use as may be in one batch",
+    DeferralReason.GRAMMAR: "the grammar of its structured output is not compiled yet",
+    DeferralReason.TRANSFER: "its KV is on the way from another engine",
+    DeferralReason.CACHE_PREFETCH: "its prefix is being fetched from a slower cache",
+    DeferralReason.PAUSED: "the scheduler is paused",
+    DeferralReason.POLICY: "the policy put others first, or forbids it otherwise",
+    DeferralReason.UNKNOWN: "the engine does not reveal why; never a guess",
+}
+"""What a waiting request lacked, as a sentence's second half."""
+
 GLOBAL_REASONS = frozenset(
     {
         DeferralReason.TOKEN_BUDGET,

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed at run time, 2 a mistake in flags, files or values.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(_cure(words, error.name or ""), 2)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `| head` has seen enough; nothing may be flushed at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _parser(words: Sequence[str]) -> Parser:

@@ -36,8 +36,14 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def folder_of(args: argparse.Namespace) -> Path:
-    """The folder named by flag or environment, else this user's; ConfigError when there is none."""
-    folder: Path | None = args.dir or ring_folder(os.environ)
+    """The folder named by a flag, that of the one process that is named, what the environment says,
+    or this user's. ConfigError when there is none.
+    """
+    words = getattr(args, "engine", [])
+    own = (
+        processes.ring_folder_of(int(words[0])) if len(words) == 1 and words[0].isdigit() else None
+    )
+    folder: Path | None = args.dir or own or ring_folder(os.environ)
     if folder is None:
         raise ConfigError("there is no /dev/shm for rings here: name a folder with --dir")
     return folder

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from batchscope.schemas.ring import pid_namespace
+from batchscope.schemas.ring import pid_namespace, ring_folder
 
 PROC = Path("/proc")
 
@@ -15,6 +15,35 @@ PROC = Path("/proc")
 def exists(pid: int) -> bool:
     """Whether there is such a process, seen from here."""
     return (PROC / str(pid)).is_dir()
+
+
+def ring_folder_of(pid: int) -> Path | None:
+    """Where that process has its rings, seen from here: another user's folder, or a container's.
+
+    None where there is none, or where it is not ours to look at.
+    """
+    process = PROC / str(pid)
+    try:
+        raw = (process / "environ").read_bytes().decode("utf-8", "replace")
+        named = dict(line.partition("=")[::2] for line in raw.split("\0"))
+        inside = ring_folder(named) if named.get("BATCHSCOPE_DIR") else _default_of(process)
+        return _from_here(process / "root", inside) if inside and inside.is_absolute() else None
+    except (OSError, StopIteration):
+        return None
+
+
+def _from_here(root: Path, inside: Path) -> Path | None:
+    """A process's folder under its plain name where that is the same one, else through its root."""
+    seen = root / inside.relative_to("/")
+    if not seen.is_dir():
+        return None
+    return inside if inside.is_dir() and inside.samefile(seen) else seen
+
+
+def _default_of(process: Path) -> Path:
+    lines = (process / "status").read_text("utf-8", "replace").splitlines()
+    uid = next(line.split()[2] for line in lines if line.startswith("Uid:"))
+    return Path(f"/dev/shm/batchscope-{uid}")  # noqa: S108
 
 
 def family(pid: int) -> set[tuple[int, int]]:
@@ -26,6 +55,11 @@ def family(pid: int) -> set[tuple[int, int]]:
         members.update(fresh)
         todo += fresh
     return {own for member in members if (own := _own_name(member)) is not None}
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that it started and that are still there."""
+    return _children().get(pid, [])
 
 
 def _children() -> dict[int, list[int]]:
