@@ -125,6 +125,30 @@ def test_a_scrape_shows_the_counters_of_an_engine_that_left_before_we_started(ri
     assert counters_scraped(rig.exporter()) == before != []
 
 
+class AskedWhileLeaving(dict[Any, Any]):
+    """Rings of a pipeline; while one is taken out another thread asks for the engines."""
+
+    pipeline: Any
+    seen: Any
+
+    def __delitem__(self, path: Any) -> None:
+        scrape = threading.Thread(target=lambda: self.seen.append(iterations_total(self.pipeline)))
+        scrape.start()
+        scrape.join(0.2)  # may be made to wait until it is out
+        super().__delitem__(path)
+
+
+def test_a_scrape_while_an_engine_leaves_counts_it_once(rig: Any) -> None:
+    pipeline, load = rig.exporter(), rig.engine()
+    steps(load, 20)
+    until(lambda: count(pipeline, "all_iterations") == 20)
+    rings = pipeline._rings = AskedWhileLeaving(pipeline._rings)
+    rings.pipeline, rings.seen = pipeline, []
+    rig.leave(load)
+    until(lambda: rings.seen)
+    assert rings.seen == [20]
+
+
 def counters_scraped(pipeline: Any) -> Any:
     text = Exposition(pipeline.engines, dict).render("", "")[0].decode()
     return sorted(n for n in text.splitlines() if "synthetic-1" in n and "_total{" in n)

@@ -82,7 +82,7 @@ class Pipeline:
         self._inbox: list[facts.Row] = []
         self._slos: list[facts.Row] = []
         self._versions: dict[str, int] = {}
-        self._posting = threading.Lock()
+        self._posting, self._moving = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
         self._lag_ns = 0
         self._lock: int | None = None
@@ -131,7 +131,9 @@ class Pipeline:
 
     def engines(self) -> list[EngineView]:
         """One view per engine label set; counters add up over restarts."""
-        return merged([*self._past, *(ring.view for ring in list(self._rings.values()))])
+        with self._moving:
+            views = [*self._past, *(ring.view for ring in self._rings.values())]
+        return merged(views)
 
     def exporter_values(self) -> dict[Key, int]:
         """Values of the catalogue's exporter scope, by (name, label values)."""
@@ -253,7 +255,8 @@ class Pipeline:
         self.refused = {p: why for p, why in self.refused.items() if p in broken} | refused
         for ring in fresh:
             log.info("following %s (%s)", ring.engine, ring.reader.path.name)
-            self._rings[ring.reader.path] = ring
+            with self._moving:
+                self._rings[ring.reader.path] = ring
 
     def _open(self, path: Path) -> Followed:
         return follow(path, states=self._states, ends=self._ends, slo=self._slo)
@@ -275,9 +278,11 @@ class Pipeline:
         ring.reader.close()
 
     def _leave(self, path: Path, ring: Followed) -> None:
-        """Follow it no longer; its counters stay."""
-        self._past = merged([*self._past, ring.view])
-        del self._rings[path]
+        """Follow it no longer; its counters stay, and no scrape meets them twice or not at all."""
+        past = merged([*self._past, ring.view])
+        with self._moving:
+            self._past = past
+            del self._rings[path]
 
     def _note_lag(self, rows: Rows) -> None:
         ends = rows.get("iterations", {}).get("unix_ns", ())
