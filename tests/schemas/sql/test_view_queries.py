@@ -34,6 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "slowest_iterations": {**RANGE, "rows": 2},
     "marks_and_losses": RANGE,
     "trust": RANGE,
+    "slo_in_force": {},
 }
 VOLATILE = {"server_unix_ns"}
 
@@ -144,3 +145,19 @@ def test_an_idle_engine_decays_to_idle_though_its_last_decision_had_company() ->
         now = ask(db, "now", **RANGE).to_pylist()[0]
     assert (now["running"], now["waiting"]) == (0, 0)
     assert now["kv_used_blocks"] is None
+
+
+def test_a_window_from_before_the_engine_came_has_no_rates(
+    world: duckdb.DuckDBPyConnection,
+) -> None:
+    before = {"engine": "a", "from_ns": at(-20_000), "to_ns": at(-15_000)}
+    (row,) = ask(world, "now", **before).to_pylist()
+    assert (row["window_s"], row["iterations_per_s"], row["iterations"]) == (None, None, 0)
+
+
+def test_a_goodbye_that_was_asked_for_is_no_notice_but_one_after_faults_is() -> None:
+    said = TABLES["notices"][-1]
+    with database({**TABLES, "notices": [said]}) as db:
+        assert ask(db, "trust", **RANGE).to_pylist()[0]["notices"] == 0
+    with database({**TABLES, "notices": [said | {"text": "5 faults in a row at step"}]}) as db:
+        assert ask(db, "trust", **RANGE).to_pylist()[0]["notices"] == 1

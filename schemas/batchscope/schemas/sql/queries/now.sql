@@ -12,7 +12,7 @@ WITH rings AS (
 ),
 span AS (
     SELECT CASE WHEN count(*) > 0
-           THEN nullif($to_ns - greatest($from_ns, min(attached_unix_ns)), 0) / 1e9 END AS window_s
+           THEN nullif(greatest($to_ns - greatest($from_ns, min(attached_unix_ns)), 0), 0) / 1e9 END AS window_s
     FROM rings
 ), worked AS (
     SELECT * FROM all_iterations
