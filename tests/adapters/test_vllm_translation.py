@@ -155,10 +155,19 @@ def test_a_prompt_in_chunks_is_prefill_until_its_last_token() -> None:
     assert (first.prefill, first.prefill_tokens) == ([(new, 0, 30)], 30)
     assert list(first.decodes) == [old]
     new.num_computed_tokens = 40
+    assert list(seen.partial.values()) == [[new]], "it can't emit yet"
+    seen.partial.clear()
     second = split(seen, batch({"old": 1, "new": 10}))
     assert second.prefill == [(new, 30, 10)]
+    assert not seen.partial
     new.num_computed_tokens, new.num_tokens = 41, 41
     assert list(split(seen, batch({"old": 1, "new": 1})).decodes) == [old, new]
+
+
+def test_who_is_met_in_the_middle_is_inside_the_prompt_or_behind_it() -> None:
+    inside, behind = running("in", prompt=40, computed=32), running("out", output=3, computed=22)
+    again = running("again", prompt=20, output=9, computed=16)
+    assert view(runs=[inside, behind, again], waits=[]).prefilling == {"in": 40, "again": 29}
 
 
 def test_a_full_hit_but_one_token_is_still_prefill() -> None:
