@@ -22,6 +22,7 @@ BENCHES = {
     "impact": "an engine with and without us (P2), about 4 minutes",
     "ingest": "exporter sustained, freshness, scrape, disk (P3, P4, P6, P7), about 2 minutes",
     "whatif": "an hour of traffic in virtual time (P8), about 1 minute",
+    "policies": "the same traffic under each policy (docs/policies.md), about 1 minute",
 }
 
 
