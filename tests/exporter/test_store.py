@@ -307,3 +307,18 @@ def test_a_store_that_was_removed_says_so_once_and_begins_anew(
     store.commit(second)
     assert store.rows("SELECT serial FROM gaps ORDER BY 1") == [(2,), (3,)]
     assert store.path.exists()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("table", ["orders (id INTEGER)", "meta (name VARCHAR)"])
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(
+    tmp_path: Any, read_only: Any, table: Any
+) -> None:
+    path = tmp_path / "theirs.duckdb"
+    with duckdb.connect(str(path)) as theirs:
+        theirs.execute(f"CREATE TABLE {table}")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="has tables of something else: choose another --store"):
+        Store.open(path, read_only=read_only)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

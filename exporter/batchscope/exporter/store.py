@@ -32,6 +32,8 @@ MIGRATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = ()
 """MIGRATIONS[v - 1] turns a store of version v into v + 1. Released versions are never edited."""
 
 _META = "CREATE TABLE IF NOT EXISTS meta (key VARCHAR NOT NULL, value UBIGINT NOT NULL)"
+_OURS = {"meta", "ring_state"}
+"""Tables that every store has, whatever its version; a file with others is not ours to touch."""
 _SETTINGS = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",
@@ -123,7 +125,10 @@ class Store:
         self._connection, self._file = connection, _identity(self.path)
 
     def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
-        version = _meta(connection, "schema_version")
+        found = _objects(connection)
+        if found and not found >= _OURS:
+            raise StoreError(f"{self.path} has tables of something else: choose another --store")
+        version = _meta(connection, "schema_version") if found else None
         if version is None and self.read_only:
             raise StoreError(f"{self.path} is a DuckDB file, but no store of batchscope")
         if version is not None and version > STORE_VERSION:
@@ -368,6 +373,12 @@ def _deadline(cursor: duckdb.DuckDBPyConnection, timeout_s: float) -> Iterator[N
         yield
     finally:
         timer.cancel()
+
+
+def _objects(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Names of the tables and views in a file."""
+    sql = "SELECT table_name FROM information_schema.tables WHERE table_catalog = current_catalog()"
+    return {row[0] for row in connection.execute(sql).fetchall()}
 
 
 def _meta(connection: duckdb.DuckDBPyConnection, key: str) -> int | None:
