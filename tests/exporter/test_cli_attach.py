@@ -1,6 +1,7 @@
 """attach and detach against engines that run: what they do, and what they say."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,22 @@ def test_an_idle_engine_is_asked_and_the_line_says_that_nothing_came(tmp_path: A
         assert line.endswith("nothing recorded in 0.2 s: it begins with its next iteration")
         (one,) = as_json("attach", "--list", "--dir", tmp_path)["engines"]
         assert one["state"] == "waking"
+
+
+def test_an_engine_that_stands_still_has_not_answered_yet(tmp_path: Any) -> None:
+    with engine(tmp_path, BATCHSCOPE="1") as child:
+        until(lambda: "completed" in names(tmp_path))
+        child.send_signal(signal.SIGSTOP)
+        try:
+            line = said(base("detach", "--all", "--wait", "0.2", "--dir", tmp_path))
+            assert line.endswith("asked; it stops with its next iteration, none came in 0.2 s")
+            (one,) = as_json("attach", "--all", "--wait", "0.2", "--dir", tmp_path)["engines"]
+            assert one["outcome"] == "asked"
+            line = said(base("detach", "--all", "--for-good", "--wait", "0", "--dir", tmp_path))
+            assert "asked" in line
+        finally:
+            child.send_signal(signal.SIGCONT)
+        until(lambda: names(tmp_path)[-1] == "bye")
 
 
 def test_detached_for_good_its_own_functions_are_back_and_nobody_listens(tmp_path: Any) -> None:

@@ -7,7 +7,8 @@ import sys
 from importlib.abc import MetaPathFinder
 from typing import Any
 
-OURS = {"batchscope", "tests"}
+OURS = {"batchscope", "tests", "vllm"}
+"""What may be found. An engine may be there, too: the command must not import it."""
 
 
 class Blocker(MetaPathFinder):

@@ -19,6 +19,7 @@ SAYS = {
     "attached": "attached, records {level}; `batchscope serve` reads it",
     "unchanged": "was attached already, records {level}",
     "asked": "asked, and nothing recorded in {seconds:g} s: it begins with its next iteration",
+    "growing": "waking: its ring grows with each iteration, sixteen of them",
     "gone": "it left instead; its own log says why (no memory for the ring?)",
     "refused": "can't be told: {why}",
 }
@@ -81,7 +82,9 @@ def report(asked: Sequence[Asked], args: argparse.Namespace, says: dict[str, str
     else:
         level = getattr(args, "level", "")
         for one in asked:
-            said = says[one.outcome].format(level=level, seconds=args.wait, why=one.why)
+            growing = one.outcome == "asked" and one.resident.growing
+            said = says["growing" if growing else one.outcome]
+            said = said.format(level=level, seconds=args.wait, why=one.why)
             print(f"{engines.name(one.resident)}: {said}")
     return int(any(one.outcome in ("gone", "refused") for one in asked))
 

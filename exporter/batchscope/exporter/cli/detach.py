@@ -11,6 +11,7 @@ SAYS = {
     "detached": "detached, dormant again",
     "unchanged": "was dormant already",
     "asked": "asked; it stops with its next iteration, none came in {seconds:g} s",
+    "growing": "asked while it was waking; it stops with its next iteration",
     "gone": "it left meanwhile",
     "refused": "can't be told: {why}",
 }

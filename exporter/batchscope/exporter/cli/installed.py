@@ -10,8 +10,8 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from batchscope.adapters import mini, vllm
@@ -107,7 +107,7 @@ def _arguments(spec: ast.arguments) -> tuple[int, float]:
 
 
 def _vllm(scene: Scene) -> Iterator[Finding]:
-    spec = PathFinder.find_spec("vllm")
+    spec = find_spec("vllm")  # of a top-level package: found, not imported
     found = next((v for name in VLLM if (v := _version(name)) is not None), None)
     if spec is None or not spec.submodule_search_locations:
         cure = "run the doctor with the engine's own Python to have it looked at"
