@@ -126,6 +126,36 @@ def test_a_second_exporter_on_the_store_or_on_the_folder_is_refused(tmp_path: An
         code, said = refused("--store", tmp_path / "t.duckdb", "--dir", tmp_path / "rings")
         assert code == 2
         assert "another exporter reads" in said
+    assert not (tmp_path / "other").exists()
+    assert not (tmp_path / "t.duckdb").exists()
+
+
+def test_a_folder_for_rings_that_is_missing_is_made_for_us_alone(tmp_path: Any) -> None:
+    with serving(tmp_path, folder="deep/rings"):
+        assert (tmp_path / "deep/rings").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("folder", ["file/rings", "file"])
+def test_a_folder_that_cannot_be_is_refused_and_nothing_is_left(tmp_path: Any, folder: Any) -> None:
+    (tmp_path / "file").touch()
+    code, said = refused("--store", tmp_path / "new/s.duckdb", "--dir", tmp_path / folder)
+    assert (code, str(tmp_path / folder) in said) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/sys/kernel"), reason="needs a folder none may write")
+def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Any) -> None:
+    code, said = refused("--store", tmp_path / "s.duckdb", "--dir", "/proc/sys/kernel")
+    assert code == 2
+    assert "can't use /proc/sys/kernel for rings" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_folder(tmp_path: Any) -> None:
+    (tmp_path / "s.duckdb").write_bytes(b"no store" * 1000)
+    code, said = refused("--store", tmp_path / "s.duckdb", "--dir", tmp_path / "rings")
+    assert (code, "is not a DuckDB file" in said) == (1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["s.duckdb"]
 
 
 def test_a_newer_store_is_refused(tmp_path: Any) -> None:

@@ -27,8 +27,9 @@ from batchscope.exporter.store import Commit, RingState, Store
 from batchscope.exporter.views import EngineView, Key, merged, view
 from batchscope.exporter.writer import StoreThread
 from batchscope.schemas.records import NULL64
-from batchscope.schemas.ring import RingError, RingLocked, list_rings, lock_exporter, retire
+from batchscope.schemas.ring import list_rings, lock_exporter, retire
 from batchscope.schemas.ring.folder import drop, prepare
+from batchscope.schemas.ring.layout import RingUnavailable
 from batchscope.schemas.slo import Slo
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Pipeline:
         self._writer = StoreThread(store, bounds=options.bounds, faults=self.faults, wall=wall)
 
     def start(self) -> None:
-        """Take the folder, load what the store knows, begin. Raises RingLocked, StoreError."""
+        """Take the folder, load what the store knows, begin. Raises RingError, StoreError."""
         self._take_folder()
         self._states = self.store.ring_states()
         hellos = self.store.hellos()
@@ -339,10 +340,9 @@ class Pipeline:
         try:
             prepare(self.folder, group=self.options.group)
             self._lock = lock_exporter(self.folder)
-        except RingLocked:
-            raise
-        except (OSError, RingError) as error:
-            log.warning("can't lock %s (%s): going on without", self.folder, error)
+        except OSError as error:
+            why = error.strerror or error
+            raise RingUnavailable(f"can't use {self.folder} for rings: {why}") from None
 
     def _remember_past(self, hellos: list[dict[str, Any]]) -> None:
         """Counters of rings that are gone, so that a restart of the exporter resets none."""

@@ -16,6 +16,7 @@ import uvicorn
 
 from batchscope.exporter import gpu
 from batchscope.exporter.api import Service, build
+from batchscope.exporter.cli import leftovers
 from batchscope.exporter.config import Config
 from batchscope.exporter.errors import ConfigError
 from batchscope.exporter.pipeline import Options, Pipeline
@@ -35,9 +36,11 @@ log = logging.getLogger(__name__)
 
 
 def serve(config: Config, listener: socket.socket) -> None:
-    """Run until a signal says to stop. Raises ConfigError, StoreError."""
+    """Run until a signal says to stop. Raises ConfigError, StoreError, and leaves nothing then."""
     sys.setswitchinterval(SWITCH_S)
-    with _service(config) as service:
+    with ExitStack() as ends:
+        with leftovers.none_of(rings=config["dir"], store=config["store"]):
+            service = ends.enter_context(_service(config))
         _serve(service, listener, config)
 
 
