@@ -79,6 +79,9 @@ REQUESTS = [
     request(2, arrived_unix_ns=at(95), finished_at_ns=330 * MS, unix_ns=at(330), ttft_ns=45 * MS,
             finish_reason="abort", verdict="aborted", on_time_tokens=1, output_tokens=5,
             preemptions=1),
+    # alive when its adapter left: nobody saw its end
+    request(5, arrived_unix_ns=at(40), finished_at_ns=335 * MS, unix_ns=at(335), broken=True,
+            finish_reason="unknown", verdict="undetermined", on_time_tokens=2),
     request(3, arrived_unix_ns=at(-9000), finished_at_ns=MS, unix_ns=at(-8000), ttft_ns=MS,
             finish_reason="stop", verdict="missed", on_time_tokens=0),
 ]  # fmt: skip
@@ -147,7 +150,12 @@ TABLES: dict[str, list[Row]] = {
         {"ring_id": BIG_RING, "at_ns": 1, "unix_ns": at(1), "kind": "info", "count": 1,
          "text": "hello"},
         {"ring_id": BIG_RING, "at_ns": 2, "unix_ns": at(2), "kind": "fault", "count": 1,
-         "text": "a seam is missing"}],
+         "text": "a seam is missing"},
+        {"ring_id": 2, "at_ns": 3, "unix_ns": at(3), "kind": "detached", "count": 1,
+         "text": "asked to leave"}],
+    "slo": [
+        {"name": "demo", "version": version, "targets": f"tbt_p99<={bound}ms,ttft<=2000ms",
+         "since_unix_ns": at(since)} for version, bound, since in ((1, 300, 0), (2, 200, 60))],
 }  # fmt: skip
 
 

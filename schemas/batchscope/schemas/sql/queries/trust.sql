@@ -1,9 +1,10 @@
--- Can the figures be believed: audit laws, losses, notices, and what observing costs?
+-- Can these figures be trusted: audit laws, losses, notices, and what observing costs?
 -- param: engine VARCHAR
 -- param: dp_rank UINTEGER = NULL
 -- param: from_ns BIGINT
 -- param: to_ns BIGINT
 -- Audit, losses and notices since the engine attached; the observer's cost over the range.
+-- Notices of information, of configuration and of a goodbye that was asked for are not counted.
 WITH rings AS (
     SELECT ring_id, attached_unix_ns, state FROM engines
     WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
@@ -19,6 +20,7 @@ laws AS (
 ), said AS (
     SELECT count(*) AS notices, max_by(text, unix_ns) AS last_notice
     FROM notices WHERE ring_id IN (SELECT ring_id FROM rings) AND kind IS DISTINCT FROM 'info'
+      AND kind IS DISTINCT FROM 'config' AND NOT (kind IS NOT DISTINCT FROM 'detached' AND text = 'asked to leave')
 ), cost AS (
     SELECT quantile_disc(observer_ns, 0.5) AS observer_p50_ns,
            quantile_disc(observer_ns, 0.99) AS observer_p99_ns,
