@@ -25,6 +25,7 @@ PANES, LANES, TABLE, PICKED = "panes", "lanes", "table", "picked"
 
 def page() -> None:
     """The page; follows the engine until someone zooms."""
+    span.restore()
     every = _pace()
     st.fragment(run_every=every)(_body)(every)
 
@@ -47,6 +48,7 @@ def _body(every: float | None) -> None:
         _presets(engine)
     with right:
         _moves(engine)
+    span.keep()
     try:
         _draw(engine)
     except ClientError as error:
@@ -58,7 +60,6 @@ def _presets(engine: selection.Engine) -> None:
         st.segmented_control(
             "Range",
             list(span.PRESETS),
-            default=span.DEFAULT,
             key="preset",
             required=True,
             on_change=span.clear,
@@ -71,7 +72,14 @@ def _presets(engine: selection.Engine) -> None:
 
 def _moves(engine: selection.Engine) -> None:
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
-        st.toggle("Follow", value=True, key="follow", disabled=span.zoomed())
+        gone = engine["state"] != "live"
+        st.toggle(
+            "Follow",
+            value=True,
+            key="follow",
+            disabled=gone or span.zoomed(),
+            help="The engine is gone: nothing changes any more." if gone else None,
+        )
         st.button(
             "",
             icon=":material/chevron_left:",
@@ -155,15 +163,9 @@ def _distribution(scope: dict[str, Any]) -> None:
 
 
 def _tables(scope: dict[str, Any], rows: pa.Table, *, clipped: bool) -> None:
-    left, right = st.columns(2)
-    with left:
-        if clipped:
-            listed = selection.client().query("slowest_iterations", **scope, rows=50)
-        else:
-            listed = rows
-        _listed(listed, title="Slowest iterations" if clipped else "Iterations of the range")
-    with right:
-        _members()
+    listed = selection.client().query("slowest_iterations", **scope, rows=50) if clipped else rows
+    _listed(listed, title="Slowest iterations" if clipped else "Iterations of the range")
+    _members()
 
 
 def _listed(listed: pa.Table, *, title: str) -> None:

@@ -16,6 +16,8 @@ from batchscope.dashboard.views import selection
 MINUTE_NS = 60_000_000_000
 SPARK_MINUTES, SPARK_POINTS = 5, 60
 REFRESH_S = 2.0
+GOODBYE_NS = 500_000_000
+"""So much of what follows a gone engine's last iteration is shown: its goodbye, not the idle."""
 
 
 def page() -> None:
@@ -31,13 +33,21 @@ def _refreshed() -> None:
     left, right = st.columns([2, 3], vertical_alignment="center")
     with left:
         engine = selection.pick(choices)
-    right.caption(
-        f"last minute · sparklines: last {SPARK_MINUTES} minutes · refreshes every {REFRESH_S:g} s"
-    )
+    right.caption(spoken(engine))
     try:
         timeline.board(board(ask(engine)), key="board")
     except ClientError as error:
         st.error(str(error))
+
+
+def spoken(engine: selection.Engine) -> str:
+    """What stretch of time the board is about."""
+    if engine["state"] == "live":
+        return (
+            f"last minute · sparklines: last {SPARK_MINUTES} minutes"
+            f" · refreshes every {REFRESH_S:g} s"
+        )
+    return f"its last minute · sparklines: its last {SPARK_MINUTES} minutes · it has ended"
 
 
 def ask(engine: selection.Engine) -> Glance:
@@ -50,6 +60,7 @@ def ask(engine: selection.Engine) -> Glance:
         name: query(name, **minute)
         for name in ("latency", "goodput", "deferrals_by_reason", "admission_stops", "trust")
     }
+    answers["slo_in_force"] = query("slo_in_force")
     for name in ("timeline", "latency", "goodput"):
         answers[f"{name}_sparks"] = query(name, **sparks, points=SPARK_POINTS)
     losses = query("marks_and_losses", **sparks).to_pylist()
@@ -60,8 +71,9 @@ def ask(engine: selection.Engine) -> Glance:
 
 
 def end_of(engine: selection.Engine) -> int:
-    """The exporter's clock while the engine lives, its end (or last iteration) afterwards."""
+    """The exporter's clock while the engine lives; afterwards its end, or soon after its work's."""
     if engine["state"] == "live":
         return int(engine["server_unix_ns"])
-    ends = (engine["ended_unix_ns"], engine["last_iteration_unix_ns"], engine["server_unix_ns"])
-    return int(next(end for end in ends if end is not None)) + 1
+    last, ended = engine["last_iteration_unix_ns"], engine["ended_unix_ns"]
+    known = [at for at in (last and last + GOODBYE_NS, ended) if at is not None]
+    return int(min(known, default=engine["server_unix_ns"])) + 1

@@ -74,32 +74,57 @@ def _say(sentence: str, advice: str, *, icon: str) -> None:
 
 
 def pick(choices: list[Engine]) -> Engine:
-    """The engine a person chose; remembered in the address, so that a link shows the same."""
-    labels = [_label(engine) for engine in choices]
-    wanted = st.query_params.get("engine")
-    label = st.selectbox(
+    """The engine a person chose; remembered in the address, so that a reload or link shows it."""
+    by_name = {_name(engine): engine for engine in choices}
+    names = list(by_name)
+    wanted = remembered("engine")
+    name = st.selectbox(
         "Engine",
-        labels,
-        index=labels.index(wanted) if wanted in labels else 0,
+        names,
+        index=names.index(wanted) if wanted in by_name else 0,
+        format_func=lambda name: _label(by_name[name]),
         label_visibility="collapsed",
         key="engine",
         on_change=_forget,
     )
-    if len(choices) > 1:
-        st.query_params["engine"] = label
-    return choices[labels.index(label)]
+    remember("engine", name)
+    return by_name[name]
+
+
+def remembered(name: str) -> str | None:
+    """A choice from the address, else from before this session changed pages."""
+    kept: str | None = st.query_params.get(name) or st.session_state.get(f"kept_{name}")
+    return kept
+
+
+def remember(name: str, value: str | None) -> None:
+    """Keep a choice in the address and in the session; None takes it out."""
+    st.session_state[f"kept_{name}"] = value
+    if st.query_params.get(name) == value:
+        return
+    if value is None:
+        del st.query_params[name]
+    else:
+        st.query_params[name] = value
 
 
 def _forget() -> None:
     """A zoom and a picked iteration belong to the engine they were made on."""
-    for key in ("zooms", "picked"):
-        st.session_state.pop(key, None)
+    st.session_state["zooms"] = []
+    st.session_state.pop("picked", None)
+
+
+def _name(engine: Engine) -> str:
+    """What an engine is called in the address: the same in all of its lives."""
+    rank = engine["dp_rank"]
+    return str(engine["engine"]) if rank is None else f"{engine['engine']}/{rank}"
 
 
 def _label(engine: Engine) -> str:
+    model = f" · {engine['model_name']}" if engine["model_name"] else ""
     rank = f" · rank {engine['dp_rank']}" if engine["dp_rank"] else ""
     gone = "" if engine["state"] == "live" else f" ({engine['state']})"
-    return f"{engine['engine']}{rank}{gone}"
+    return f"{engine['engine']}{model}{rank}{gone}"
 
 
 def config_of(engine: Engine) -> dict[str, Any]:
