@@ -83,6 +83,13 @@ def test_the_strip_names_what_admission_stopped_at(figure: dict[str, Any]) -> No
     assert ["KV blocks", REASONS["kv_blocks"]] in figure["strip"]["keys"]
 
 
+def test_legends_keep_the_order_of_the_palette_whatever_is_frequent(figure: dict[str, Any]) -> None:
+    order = ["token budget", "request slots", "KV blocks"]
+    assert [label for label, _ in figure["strip"]["keys"]] == [*order, "queue emptied"]
+    left_out = [series["label"] for series in figure["panes"][3]["series"]]
+    assert left_out == [*order, "waiting"]
+
+
 def test_a_stop_covers_its_iteration_up_to_its_completion(figure: dict[str, Any]) -> None:
     slots = next(s for s in figure["strip"]["segments"] if s[3] == "request slots")
     assert slots[:2] == pytest.approx([at(141) / 1e6, at(161) / 1e6], abs=0.01)

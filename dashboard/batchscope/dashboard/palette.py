@@ -39,6 +39,13 @@ P50: Final = "#6f7f95"
 P99: Final = "#c2410c"
 
 
+def reason_rank(reason: str | None) -> int:
+    """Place of a reason in a legend, the same whatever is frequent; None (nobody left out) last."""
+    if reason is None:
+        return len(REASONS) + 1
+    return list(REASONS).index(reason) if reason in REASONS else len(REASONS)
+
+
 def reason_colour(reason: str | None) -> str:
     """Colour of a deferral reason; None (the queue was emptied) is the faint track itself."""
     return "#8a8f9833" if reason is None else REASONS.get(reason, REASONS["unknown"])

@@ -27,7 +27,7 @@ def stops_strip(stops: pa.Table, lost: Sequence[list[Any]]) -> Figure:
         leading.setdefault(row["unix_ns"], row)
     rows = list(leading.values())
     segments = [_stop(row, start) for row, start in zip(rows, _starts_of(rows, lost), strict=True)]
-    seen = dict.fromkeys(row["admission_stop"] for row in rows)
+    seen = sorted({row["admission_stop"] for row in rows}, key=palette.reason_rank)
     keys = [[words.reason(stop), palette.reason_colour(stop)] for stop in seen]
     return {"title": "Admission stopped at", "segments": merged(segments), "keys": keys}
 

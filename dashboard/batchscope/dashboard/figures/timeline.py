@@ -70,7 +70,7 @@ def _starts(row: Row) -> int:
 def tokens_pane(rows: Sequence[Row]) -> Figure:
     """Mean tokens per iteration, stacked, under the budget; the fullest iteration as a line."""
     per_bucket = max((row.get("iterations") or 0 for row in rows), default=0)
-    fullest = _line(rows, "batch_tokens_max", "fullest iteration", "faint", width=1, stepped=True)
+    fullest = _line(rows, "batch_tokens_max", "fullest iteration", "pale", width=1, stepped=True)
     return {
         "title": "Tokens per iteration",
         "format": "tokens",
@@ -108,14 +108,14 @@ def interval_pane(rows: Sequence[Row]) -> Figure:
                 "label": "min",
                 "values": scaled("interval_min_ns"),
                 "colour": ink,
-                "edge": True,
+                "edge": "min",
                 "stepped": True,
             },
             {
                 "label": "max",
                 "values": scaled("interval_max_ns"),
                 "colour": ink,
-                "edge": True,
+                "edge": "max",
                 "stepped": True,
             },
             {
@@ -154,7 +154,6 @@ def queue_pane(rows: Sequence[Row], deferrals: pa.Table) -> Figure:
     by_reason: dict[str, dict[int, float]] = {}
     for row in deferrals.to_pylist():
         by_reason.setdefault(row["reason"], {})[row["unix_ns"]] = row["left_out_mean"]
-    ranked = sorted(by_reason, key=lambda r: -sum(by_reason[r].values()))
     areas = [
         {
             "label": words.reason(reason),
@@ -162,7 +161,7 @@ def queue_pane(rows: Sequence[Row], deferrals: pa.Table) -> Figure:
             "stacked": True,
             "values": [_left_out(row, by_reason[reason]) for row in rows],
         }
-        for reason in ranked
+        for reason in sorted(by_reason, key=palette.reason_rank)
     ]
     return {
         "title": "Waiting and left out",

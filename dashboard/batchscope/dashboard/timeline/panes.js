@@ -1,6 +1,7 @@
 // Stacked uPlot panes on one time axis: shared cursor, drag to zoom, double click to go back.
 // Zooming is the server's work: a selection is only reported, new data comes back.
 const GUTTER = 64;
+const LABELS = 22; // room above the first pane for what marks and losses are called
 const WHOLE = new Set(["tokens", "requests", "percent"]);
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 2500, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
 
@@ -55,16 +56,19 @@ function foreground(plot, figure, themed) {
   ctx.setLineDash([]);
   ctx.lineWidth = devicePixelRatio;
   ctx.strokeStyle = themed.text;
+  const [left, right] = [bbox.left, bbox.left + bbox.width];
+  const labels = [];
   for (const [from, to, label] of figure.shades) {
     const [a, b] = [from, to].map((x) => plot.valToPos(x, "x", true));
-    if (plot.first && b - a > 24 * devicePixelRatio) write(plot, label, Math.max(a, bbox.left) + 4, themed);
+    if (b > left && a < right) labels.push([Math.max(a, left), label]);
   }
   for (const [x, label] of figure.marks) {
     const at = plot.valToPos(x, "x", true);
-    if (at < bbox.left || at > bbox.left + bbox.width) continue;
+    if (at < left || at > right) continue;
     line(ctx, at, bbox.top, bbox.height);
-    if (plot.first) write(plot, label, at + 4, themed);
+    labels.push([at, label]);
   }
+  if (plot.first) write(plot, labels.sort((a, b) => a[0] - b[0]), themed);
   ctx.restore();
 }
 
@@ -90,20 +94,27 @@ function hatch(ctx, left, top, width, height, stroke) {
   ctx.restore();
 }
 
-// Text over lines stays legible by a halo in the page's background.
-function write(plot, text, x, themed) {
+// Labels stand above the pane, within its width; those that would overlap are written as one.
+function write(plot, labels, themed) {
   const { ctx, bbox } = plot;
   ctx.font = `${11 * devicePixelRatio}px sans-serif`;
-  ctx.textBaseline = "top";
+  ctx.textBaseline = "bottom";
   ctx.textAlign = "left";
-  ctx.save();
-  ctx.lineWidth = 4 * devicePixelRatio;
-  ctx.lineJoin = "round";
-  ctx.strokeStyle = themed.background;
-  ctx.strokeText(text, x, bbox.top + 18 * devicePixelRatio);
-  ctx.restore();
   ctx.fillStyle = themed.text;
-  ctx.fillText(text, x, bbox.top + 18 * devicePixelRatio);
+  const place = ([at, text]) => {
+    const width = ctx.measureText(text).width;
+    return { at, text, width, x: Math.max(bbox.left, Math.min(at, bbox.left + bbox.width - width)) };
+  };
+  const placed = [];
+  for (let label of labels.map(place)) {
+    const before = placed.at(-1);
+    if (before && label.x < before.x + before.width + 10 * devicePixelRatio) {
+      label = place([before.at, `${before.text} · ${label.text}`]);
+      placed.pop();
+    }
+    placed.push(label);
+  }
+  for (const { text, x } of placed) ctx.fillText(text, x, bbox.top - 4 * devicePixelRatio, bbox.width);
 }
 
 function legendOf(pane, themed) {
@@ -112,7 +123,7 @@ function legendOf(pane, themed) {
   if (pane.note) bar.append(node("span", "note", pane.note));
   const values = pane.series.map((series) => {
     const item = node("span", "item");
-    const swatch = node("i", series.stacked ? "area" : series.dash ? "dashed" : "line");
+    const swatch = node("i", series.stacked ? "area" : series.edge ? `edge ${series.edge}` : series.dash ? "dashed" : "line");
     swatch.style.setProperty("--ink", colour(series.colour, themed));
     const value = node("b", "", "");
     item.append(swatch, node("span", "", series.label), value);
@@ -122,12 +133,12 @@ function legendOf(pane, themed) {
   return { bar, values };
 }
 
-function optionsFor(pane, figure, themed, { width, last, sync, report, legend }) {
+function optionsFor(pane, figure, themed, { width, first, last, sync, report, legend }) {
   const axis = { stroke: themed.faint, font: themed.font, grid: { stroke: themed.grid, width: 1 }, ticks: { show: false } };
   const { order } = columns(pane);
   const edges = order.map((i, at) => (pane.series[i].edge ? at + 1 : 0)).filter(Boolean);
   return {
-    width, height: pane.height + (last ? 26 : 0), ms: 1, padding: [8, 8, last ? 0 : 6, 0],
+    width, height: pane.height + (last ? 26 : 0) + (first ? LABELS - 8 : 0), ms: 1, padding: [first ? LABELS : 8, 8, last ? 0 : 6, 0],
     cursor: { sync: { key: sync }, drag: { x: true, y: false, setScale: false }, points: { size: 5 }, y: false },
     legend: { show: false },
     scales: {
@@ -135,7 +146,7 @@ function optionsFor(pane, figure, themed, { width, last, sync, report, legend })
       y: { range: (_, __, max) => [0, pane.top ?? (max > 0 ? max * 1.08 : 10)] },
     },
     axes: [
-      { ...axis, size: last ? 26 : 0, show: last, space: 90, values: clock },
+      { ...axis, size: last ? 26 : 0, show: last, space: 120, values: clock },
       { ...axis, size: GUTTER, space: 26, gap: 6, ...(WHOLE.has(pane.format) ? { incrs: WHOLE_STEPS } : {}), values: (_, ticks) => ticks.map((v) => show(v, pane.format).replace(".0 ms", " ms").replace(".00 s", " s")) },
     ],
     series: [{}, ...order.map((i) => lineOf(pane.series[i], themed))],
@@ -154,9 +165,13 @@ function clock(plot, ticks, _, __, step) {
   const digits = step < 1000 ? 3 : 0;
   const options = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
   if (digits) options.fractionalSecondDigits = digits;
-  // A label centred on the right edge would be cut in half.
-  const fits = (tick) => plot.valToPos(tick, "x") < plot.over.clientWidth - 34;
-  return ticks.map((tick) => (fits(tick) ? new Date(tick).toLocaleTimeString("en-GB", options) : ""));
+  // Without the day, an old time of day would be read as today's.
+  const old = Date.now() - plot.scales.x.max > 12 * 3600e3;
+  if (old) Object.assign(options, { day: "numeric", month: "short" });
+  // A label centred on the right edge would be cut in half. The element has no width before its first layout.
+  const width = plot.bbox.width / devicePixelRatio;
+  const fits = (tick) => plot.valToPos(tick, "x") < width - (old ? 54 : 34);
+  return ticks.map((tick) => (fits(tick) ? new Date(tick).toLocaleString("en-GB", options) : ""));
 }
 
 function strip(figure, themed) {
@@ -227,7 +242,7 @@ class Timeline {
     const last = index === figure.panes.length - 1;
     const live = this.live;
     const facade = { get range() { return live.figure.range; }, live };
-    const options = optionsFor(pane, facade, this.themed, { width: this.width(), last, sync: "batchscope", report: this.report, legend });
+    const options = optionsFor(pane, facade, this.themed, { width: this.width(), first: index === 0, last, sync: "batchscope", report: this.report, legend });
     entry.plot = new uPlot(options, columns(pane).data, holder);
     entry.plot.first = index === 0;
     entry.plot.over.addEventListener("dblclick", () => this.send("back", Date.now()));

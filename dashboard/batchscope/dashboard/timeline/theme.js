@@ -6,6 +6,7 @@ function theme(element) {
   return {
     text,
     faint: `color-mix(in srgb, ${text} 62%, transparent)`,
+    pale: `color-mix(in srgb, ${text} 34%, transparent)`,
     grid: `color-mix(in srgb, ${text} 10%, transparent)`,
     shade: `color-mix(in srgb, ${text} 9%, transparent)`,
     background: read("--st-background-color", "#ffffff"),
@@ -13,8 +14,9 @@ function theme(element) {
   };
 }
 
-// "text" stands for the theme's text colour in a figure; everything else is a colour already.
-const colour = (name, themed) => (name === "text" ? themed.text : name === "faint" ? themed.faint : name);
+// These stand for shades of the theme's text colour in a figure; everything else is a colour already.
+const INKS = new Set(["text", "faint", "pale"]);
+const colour = (name, themed) => (INKS.has(name) ? themed[name] : name);
 
 // Host of a component inside its shadow root or wrapper.
 const hostOf = (parent) => parent.host ?? parent;
