@@ -8,9 +8,9 @@ import pytest
 from tests.schemas.sql.world import ask, at, database
 
 from batchscope.dashboard.figures import first
-from batchscope.dashboard.figures.board import board, headline, liveness
+from batchscope.dashboard.figures.board import board, headline, liveness, usefulness
 from batchscope.dashboard.figures.sparks import Grid, unseen
-from batchscope.dashboard.figures.tiles import Glance
+from batchscope.dashboard.figures.tiles import Glance, trust
 
 FROM, TO = at(50), at(350)
 SCOPE = {"engine": "a", "from_ns": FROM, "to_ns": TO}
@@ -24,6 +24,7 @@ def drawn() -> dict[str, Any]:
         answers = {name: ask(db, name, **SCOPE) for name in names}
         for name in ("timeline", "latency", "goodput"):
             answers[f"{name}_sparks"] = ask(db, name, **SCOPE, points=3)
+        answers["slo_in_force"] = ask(db, "slo_in_force")
         engine = ask(db, "engine_choices").to_pylist()[0]
         now = first(ask(db, "now", **SCOPE))
     return board(Glance(engine, now, answers, Grid(FROM, TO, 3), slots=2))
@@ -50,7 +51,34 @@ def test_figures_are_those_of_the_queries_with_units(drawn: dict[str, Any]) -> N
 def test_goodput_stands_beside_throughput(drawn: dict[str, Any]) -> None:
     assert read(drawn, "Requests that ended") == ["3.3 /s", "6.7 /s"]
     assert tile(drawn, "Requests that ended")["note"] == "1 aborted"
-    assert tile(drawn, "Output tokens of those")["note"] == "50 % on time"
+    assert tile(drawn, "Output tokens of ended requests")["note"] == "50 % on time"
+
+
+def test_the_heading_names_the_terms_of_the_newest_slo(drawn: dict[str, Any]) -> None:
+    titles = [group["title"] for group in drawn["groups"]]
+    assert any(title.endswith("SLO: TTFT ≤ 2 s, TBT p99 ≤ 200 ms") for title in titles)
+    assert usefulness({}).endswith("SLO: none set")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tone", "words"),
+    [
+        (0.004, "", "0.4 % of the interval"),
+        (0.014, "warn", "1.4 %, above 1 % of the interval"),
+    ],
+)
+def test_a_dear_observer_is_warned_of_in_words(ratio: float, tone: str, words: str) -> None:
+    with database() as db:
+        row = first(ask(db, "trust", **SCOPE))
+    observer = trust({**row, "observer_ratio": ratio})[-1]
+    assert observer["tone"] == tone
+    assert observer["note"] == f"p99 12.0 µs · {words}"
+
+
+def test_who_is_left_out_says_what_each_figure_is(drawn: dict[str, Any]) -> None:
+    rows = tile(drawn, "Requests left out of a decision")["rows"]
+    budget = next(row for row in rows if row["label"] == "token budget")
+    assert budget["text"] == "0.6 on average · 20 % of decisions"
 
 
 def test_slots_are_shown_against_their_limit(drawn: dict[str, Any]) -> None:
@@ -72,6 +100,7 @@ def test_an_engine_without_any_figure_shows_dashes_and_no_zeros() -> None:
         answers = {name: ask(db, name, **scope) for name in names}
         for name in ("timeline", "latency", "goodput"):
             answers[f"{name}_sparks"] = ask(db, name, **scope, points=3)
+        answers["slo_in_force"] = ask(db, "slo_in_force")
         engine = ask(db, "engine_choices").to_pylist()[0]
         now = first(ask(db, "now", **scope))
     drawn = board(Glance(engine, now, answers, Grid(FROM, TO, 3), slots=None))
@@ -93,7 +122,7 @@ def engine(state: str = "live", *, quiet_s: float | None = 0.1) -> dict[str, Any
         (engine(quiet_s=60), {"waiting": 0, "in_flight": 1}, "stalled"),
         (engine(quiet_s=None), {"waiting": None}, "idle"),
         (engine("dead", quiet_s=60), {}, "dead"),
-        (engine("closed", quiet_s=60), {}, "dead"),
+        (engine("closed", quiet_s=60), {}, "closed"),
     ],
 )
 def test_liveness_tells_idle_from_wedged(

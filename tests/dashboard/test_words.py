@@ -41,6 +41,19 @@ def test_a_small_share_is_never_shown_as_nothing(ratio: float | None, text: str)
     assert words.percent(ratio) == text
 
 
+@pytest.mark.parametrize(
+    ("targets", "text"),
+    [
+        ("tbt_p99<=200ms,ttft<=2000ms", "TTFT ≤ 2 s, TBT p99 ≤ 200 ms"),
+        ("e2e<=1500ms", "E2E ≤ 1.5 s"),
+        ("tpot<=0.0005ms", "TPOT ≤ 500 ns"),
+        ("joy<=2s", "joy<=2s"),
+    ],
+)
+def test_an_slo_is_named_by_its_terms(targets: str, text: str) -> None:
+    assert words.slo(targets) == text
+
+
 def test_ages_get_coarser_the_longer_they_are() -> None:
     ages = [words.age(seconds * 1e9) for seconds in (0.21, 100, 240, 3 * 3600, 12 * 86_400)]
     assert ages == ["0.2 s", "100.0 s", "4 min", "3 h", "12 days"]

@@ -5,6 +5,8 @@ Unknown (None) is an en dash everywhere, never 0.
 
 from __future__ import annotations
 
+from batchscope.schemas.slo import TERMS, Slo, SloError
+
 DASH = "–"  # noqa: RUF001
 
 REASONS = {
@@ -76,6 +78,28 @@ def percent(ratio: float | None) -> str:
 def share(part: float | None, whole: float | None) -> float | None:
     """Part / whole, None where it can't be known."""
     return None if part is None or not whole else part / whole
+
+
+def slo(targets: str) -> str:
+    """Targets as people say them: TTFT <= 2 s, TBT p99 <= 200 ms; unreadable ones as written."""
+    try:
+        known = dict(Slo.parse(targets).targets)
+    except SloError:
+        return targets
+    return ", ".join(f"{_term(term)} ≤ {_bound(known[term])}" for term in TERMS if term in known)
+
+
+def _term(term: str) -> str:
+    name, _, quantile = term.partition("_")
+    return f"{name.upper()} {quantile}".rstrip()
+
+
+def _bound(ns: int) -> str:
+    """Exact, as it was set: 2 s, 1.5 s, 200 ms."""
+    scale, unit = next(
+        pair for pair in ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")) if ns >= pair[0]
+    )
+    return f"{ns / scale:g} {unit}"
 
 
 def plural(number: int, word: str) -> str:

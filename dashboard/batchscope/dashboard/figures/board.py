@@ -28,13 +28,19 @@ def board(glance: Glance) -> Figure:
         "groups": [
             _group("What holds admission back, last minute", 7, [bound(glance)]),
             _group("Who is left out, last minute", 5, [left_out(glance)]),
-            _group("Throughput, and how much of it was useful", 12, throughput(glance)),
+            _group(usefulness(first(glance.answers["slo_in_force"])), 12, throughput(glance)),
             _group("Latency, last minute", 7, latency(glance)),
             _group("Queue", 5, queue(glance)),
             _group("KV pages", 5, pages(glance)),
-            _group("Can this be believed?", 7, trust(first(glance.answers["trust"]))),
+            _group("Can these figures be trusted?", 7, trust(first(glance.answers["trust"]))),
         ],
     }
+
+
+def usefulness(slo: Row) -> str:
+    """Heading of throughput and goodput, with the terms that "met the SLO" stands for."""
+    terms = words.slo(slo["targets"]) if slo else "none set"
+    return f"Throughput, and how much of it was useful · SLO: {terms}"
 
 
 def _group(title: str, width: int, tiles: list[Figure]) -> Figure:
@@ -42,7 +48,7 @@ def _group(title: str, width: int, tiles: list[Figure]) -> Figure:
 
 
 def status(engine: Row, now: Row) -> Figure:
-    """Alive, idle, stalled, or gone; when the last iteration completed; which model."""
+    """Alive, idle, stalled, or gone; when the last iteration completed; which version."""
     tone, state = liveness(engine, now)
     last = engine["last_iteration_unix_ns"]
     age = None if last is None else max(0, engine["server_unix_ns"] - last)
@@ -53,14 +59,13 @@ def status(engine: Row, now: Row) -> Figure:
         "tone": tone,
         "state": state,
         "detail": f"{seen} · {version}{restarts}",
-        "model": engine["model_name"] or "",
     }
 
 
 def liveness(engine: Row, now: Row) -> tuple[str, str]:
     """(tone, words) of the status line."""
     if engine["state"] != "live":
-        return "dead", GONE.get(engine["state"], "Gone")
+        return engine["state"], GONE.get(engine["state"], "Gone")
     last = engine["last_iteration_unix_ns"]
     quiet = last is None or engine["server_unix_ns"] - last > STALLED_NS
     if quiet and (now.get("waiting") or now.get("in_flight")):
@@ -122,7 +127,7 @@ def left_out(glance: Glance) -> Figure:
     top = max((row["left_out_mean"] for row in rows), default=1.0) or 1.0
     return {
         "kind": "reasons",
-        "label": "Requests left out per decision · share of decisions",
+        "label": "Requests left out of a decision",
         "empty": "Nobody was left out.",
         "help": "Mean over all decisions; share of decisions that left anyone out for that reason",
         "rows": [_reason(row, top) for row in rows[:5]],
@@ -135,5 +140,5 @@ def _reason(row: Row, top: float) -> Figure:
         "label": words.reason(row["reason"]),
         "colour": palette.reason_colour(row["reason"]),
         "ratio": row["left_out_mean"] / top,
-        "text": f"{words.mean(row['left_out_mean'])} · {share}",
+        "text": f"{words.mean(row['left_out_mean'])} on average · {share} of decisions",
     }

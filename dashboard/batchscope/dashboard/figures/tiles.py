@@ -21,6 +21,12 @@ GOODPUT_HELP = (
     "By the time requests ended, last minute. A token is on time until its request's arrival + "
     "TTFT bound + its turn x TBT bound."
 )
+LATENCIES = {
+    "interval": ("Interval", "of an iteration: from completion to completion, idle taken out"),
+    "ttft": ("Time to first token", "from a request's arrival"),
+    "tbt": ("Time between tokens", "of a request, weighted by token"),
+}
+"""Title of each latency tile, and what it measures."""
 OBSERVER_BUDGET = 0.01
 """Share of the interval above which the adapter sheds detail: worth a warning."""
 
@@ -89,7 +95,7 @@ def _token_goodput_tile(glance: Glance) -> Figure:
     row = first(glance.answers["goodput"])
     counts = {name: row.get(name) for name in ("on_time_tokens", "output_tokens")}
     return _useful_tile(
-        glance, "Output tokens of those", counts, name="on time", note=_on_time(row)
+        glance, "Output tokens of ended requests", counts, name="on time", note=_on_time(row)
     )
 
 
@@ -128,16 +134,17 @@ def latency(glance: Glance) -> list[Figure]:
     """Interval, TTFT and TBT: p50 and p99."""
     now = {row["measure"]: row for row in glance.rows("latency")}
     sparks = glance.rows("latency_sparks")
-    names = (
-        ("interval", "Interval"),
-        ("ttft", "Time to first token"),
-        ("tbt", "Time between tokens"),
-    )
     return [
-        _latency_tile(
-            title, now.get(measure, {}), [r for r in sparks if r["measure"] == measure], glance.grid
-        )
-        for measure, title in names
+        {
+            **_latency_tile(
+                title,
+                now.get(measure, {}),
+                [r for r in sparks if r["measure"] == measure],
+                glance.grid,
+            ),
+            "about": about,
+        }
+        for measure, (title, about) in LATENCIES.items()
     ]
 
 
@@ -237,11 +244,13 @@ def _loss_tile(row: Row) -> Figure:
 def _observer_tile(row: Row) -> Figure:
     cost, unit = words.duration(row["observer_p50_ns"])
     p99, share = words.duration_text(row["observer_p99_ns"]), _cost(row["observer_ratio"])
+    dear = (row["observer_ratio"] or 0) > OBSERVER_BUDGET
+    above = f", above {OBSERVER_BUDGET:.0%} of the interval".replace("%", " %") if dear else ""
     return _tile(
         "Observer",
         [_figure_text(cost, f"{unit} p50".strip())],
-        tone="warn" if (row["observer_ratio"] or 0) > OBSERVER_BUDGET else "",
-        note=f"p99 {p99} · {share} of the interval",
+        tone="warn" if dear else "",
+        note=f"p99 {p99} · {share}{above or ' of the interval'}",
     )
 
 

@@ -54,6 +54,7 @@ function tile(spec) {
   const made = node("div", `tile ${spec.tone ?? ""}`);
   if (spec.help) made.title = spec.help;
   made.append(node("div", "label", spec.label));
+  if (spec.about) made.append(node("div", "about", spec.about));
   const figures = node("div", "figures");
   for (const { value, unit, name, colour: ink } of spec.figures) {
     const figure = node("div", "figure");
@@ -97,9 +98,7 @@ const KINDS = { tile, reasons, bound };
 
 function status(spec) {
   const made = node("div", `status ${spec.tone}`);
-  const model = node("span", "model", spec.model);
-  model.title = spec.model;
-  made.append(node("i", "dot"), node("b", "", spec.state), node("span", "", spec.detail), model);
+  made.append(node("i", "dot"), node("b", "", spec.state), node("span", "", spec.detail));
   return made;
 }
 
