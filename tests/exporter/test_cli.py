@@ -47,10 +47,22 @@ def test_importing_it_costs_only_the_standard_library() -> None:
         (["serve", "--listen", "0.0.0.0:0"], "BATCHSCOPE_TOKEN"),
         (["dashboard", "--store", "/nonexistent/x.duckdb"], "no file /nonexistent/x.duckdb"),
         (["dashboard", "--listen", "x"], "--listen"),
+        (["dashboard", "--listen", "0.0.0.0:0"], "authenticating proxy in front"),
+        (["dashboard", "--listen", "[::]:0"], "--allow-unauthenticated"),
+        (["dashboard", "--exporter", "nonsense"], "can't use 'nonsense' for --exporter"),
+        (["dashboard", "--colour"], "(see batchscope dashboard --help)"),
+        (["request"], "(see batchscope request --help)"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(words: Any, said: Any, tmp_path: Any) -> None:
     assert_one_sentence(batchscope(*words, env={"BATCHSCOPE_TOKEN": ""}), 2, said)
+
+
+def test_the_pages_may_be_opened_to_others_on_purpose() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:  # noqa: S104 (so that it ends at once)
+        listen = f"0.0.0.0:{taken.getsockname()[1]}"
+        done = batchscope("dashboard", "--listen", listen, "--allow-unauthenticated")
+    assert_one_sentence(done, 2, f"can't listen on {listen}", "in use")
 
 
 def test_a_taken_port_is_one_sentence(tmp_path: Any) -> None:

@@ -16,18 +16,25 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from batchscope.exporter.cli import exporter_client
+from batchscope.exporter.config import is_loopback
 from batchscope.exporter.errors import BatchscopeError, ConfigError
 
 START_S = 20.0
+_NO_LOGIN = (
+    "{} is not loopback and the pages have no login: put an authenticating proxy in front, or give"
+    " --allow-unauthenticated"
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("--listen", default="127.0.0.1:8501", metavar="HOST:PORT", help="pages")
-    parser.add_argument(
-        "--exporter", default=os.environ.get("BATCHSCOPE_URL"), metavar="URL", help="whom to ask"
-    )
+    exporter_client.add_exporter(parser)
     parser.add_argument("--store", type=Path, metavar="FILE", help="read this file instead")
+    parser.add_argument(
+        "--allow-unauthenticated", action="store_true", help="listen off loopback without a login"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,9 +44,11 @@ def run(args: argparse.Namespace) -> int:
     host, _, port = str(args.listen).rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"can't use {args.listen!r} for --listen: write it as 127.0.0.1:8501")
+    if not (args.allow_unauthenticated or is_loopback(host.strip("[]"))):
+        raise ConfigError(_NO_LOGIN.format(host))
+    url = exporter_client.url_of(args)
     _must_be_free(host.strip("[]"), int(port))
     if args.store is None:
-        url = args.exporter or "http://127.0.0.1:9477"
         os.execve(sys.executable, _streamlit(host, port), _environment(url))  # noqa: S606
     signal.signal(signal.SIGTERM, _leave)
     with (
