@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; no traceback for a user's mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = _parser(words).parse_args(words)
+        args = _parsed(words)
         return int(args.run(args))
     except ConfigError as error:
         return _fail(str(error), 2)
@@ -85,8 +85,16 @@ def _parser(words: Sequence[str]) -> Parser:
         if command.name == _named(words):
             module = import_module(f"{__name__}.{command.module}")
             module.add(sub)
-            sub.set_defaults(run=module.run)
+            sub.set_defaults(run=module.run, refuse=sub.error)
     return parser
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments; what it doesn't know is refused with its own help, not ours."""
+    args, unknown = _parser(words).parse_known_args(words)
+    if unknown:
+        args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
 
 
 def _named(words: Sequence[str]) -> str | None:
