@@ -62,11 +62,20 @@ class Server:
         reply: dict[str, Any] = json.loads(self._post({**body, "temperature": 0}, name))
         return reply
 
-    def hang_up(self, name: str, prompt: list[int]) -> None:
-        """Ask for a long stream, and go away after its first piece."""
+    def hang_up(self, name: str, prompt: list[int], *, core: int) -> None:
+        """Ask for a long stream, and go away after its first piece. The core is halted until the
+        API server has noticed, else a busy machine may finish the stream before.
+        """
         body = {"model": "tiny", "prompt": prompt, "max_tokens": 450, "ignore_eos": True}
-        with urllib.request.urlopen(self._request({**body, "stream": True}, name), timeout=60) as r:
-            r.readline()
+        request = self._request({**body, "stream": True}, name)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                reply.readline()
+                os.kill(core, signal.SIGSTOP)
+            for _ in range(5):  # answered by the same event loop, after the hang-up
+                urllib.request.urlopen(f"{self.url}/health", timeout=30).close()
+        finally:
+            os.kill(core, signal.SIGCONT)
 
     def counters(self) -> Counter[str]:
         """All samples of /metrics with a `_total` or bucket: name and labels but model -> value."""

@@ -148,7 +148,7 @@ def test_who_hangs_up_is_an_abort_and_not_a_success(
     assert replies
     before = folded(server)
     for number in range(3):
-        server.hang_up(f"gone-{number}", [20 + number] * 40)
+        server.hang_up(f"gone-{number}", [20 + number] * 40, core=ring(server).hello["pid"])
     wanted = before["requests_finished", ("abort",)] + 3
     until(lambda: folded(server)["requests_finished", ("abort",)] == wanted)
     after = folded(server)
