@@ -59,7 +59,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(words: Any, said: Any, tmp_pa
 
 
 def test_the_pages_may_be_opened_to_others_on_purpose() -> None:
-    with socket.create_server(("0.0.0.0", 0)) as taken:  # noqa: S104 (so that it ends at once)
+    with socket.create_server(("0.0.0.0", 0)) as taken:
         listen = f"0.0.0.0:{taken.getsockname()[1]}"
         done = batchscope("dashboard", "--listen", listen, "--allow-unauthenticated")
     assert_one_sentence(done, 2, f"can't listen on {listen}", "in use")
