@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -65,6 +66,22 @@ def test_the_list_of_queries_says_what_each_answers(http: Any) -> None:
     listed = http.get("/api/v1/queries").json()
     assert [q["name"] for q in listed] == list(registry())
     assert all(q["question"].strip() for q in listed)
+
+
+def test_the_first_page_leads_to_what_is_here_and_loads_nothing(http: Any) -> None:
+    page = http.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    links = re.findall(r'(?:href|src)="([^"]*)"', page.text)
+    assert links == ["/metrics", "/openapi.json", "/api/v1/queries", "/api/v1/engines", "/healthz"]
+    for link in links[1:]:  # this one has no metrics
+        assert http.get(link).status_code == 200, link
+    assert "//" not in page.text
+    assert "<script" not in page.text
+
+
+def test_docs_leads_to_the_first_page(http: Any) -> None:
+    moved = http.get("/docs")
+    assert (moved.status_code, moved.headers["location"]) == (307, "/")
 
 
 def test_unknown_names_and_bad_values_are_problems(http: Any) -> None:

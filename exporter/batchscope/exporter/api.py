@@ -18,11 +18,11 @@ from typing import Annotated, Any, Protocol
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from batchscope.exporter import answers
+from batchscope.exporter import answers, index
 from batchscope.exporter.errors import BatchscopeError, QueryError, StoreError
 from batchscope.exporter.guards import PROBLEM_TYPE, Guard, problem
 from batchscope.exporter.pipeline import Pipeline
@@ -100,12 +100,25 @@ def build(service: Service, *, token: str | None = None) -> Guard:
     app = FastAPI(title="batchscope", version=version("batchscope"), docs_url=None, redoc_url=None)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     _handle_errors(app)
+    _add_index(app)
     _add_probes(app, service)
     _add_queries(app, service)
     _add_live(app, service)
     _add_writes(app, service)
     _describe_queries(app)
     return Guard(app, token)
+
+
+def _add_index(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    def root() -> HTMLResponse:
+        """What is here."""
+        return HTMLResponse(index.page())
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> RedirectResponse:
+        """No page of FastAPI's: its scripts come from elsewhere."""
+        return RedirectResponse("/")
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
