@@ -182,6 +182,33 @@ def test_a_stuck_collector_leaves_the_queue_bounded_and_the_sink_free() -> None:
     assert sum(sink.values().values()) == 20_000
 
 
+class Moody(Stuck):
+    """A collector that takes a batch or not, as it is told."""
+
+    def __init__(self, *moods: SpanExportResult) -> None:
+        super().__init__()
+        self.moods = list(moods)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self.moods.pop(0)
+
+
+def test_the_log_says_once_that_a_collector_is_gone_and_once_that_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    no, yes = SpanExportResult.FAILURE, SpanExportResult.SUCCESS
+    moody = Moody(yes, no, no, no, yes, yes)
+    sink = SpanSink(moody, url="http://me:secret@127.0.0.1:4318")
+    for n in range(6):
+        sink.rows(Ring(), rows(iterations=[iteration(n + 1, at=MS)]))
+        assert until(lambda n=n: sum(sink.values().values()) == n + 1)  # type: ignore[misc]
+    sink.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    gone, back = [record.getMessage() for record in caplog.records]
+    assert gone.startswith("the OTLP receiver http://127.0.0.1:4318 takes no spans; ")
+    assert back == "the OTLP receiver http://127.0.0.1:4318 takes spans again"
+
+
 def test_an_exporter_that_raises_is_a_drop() -> None:
     class Broken(Stuck):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

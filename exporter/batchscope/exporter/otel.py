@@ -29,6 +29,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from batchscope.exporter.exemplars import Exemplars
 from batchscope.exporter.figures import Histogram, Series, Values, View, plain
+from batchscope.exporter.reception import Reception
 from batchscope.exporter.spans import Link, Rows, Span, Tracer
 from batchscope.schemas.catalogue import BY_NAME, ENGINE_LABELS
 from batchscope.schemas.records import NULL64
@@ -96,7 +97,7 @@ def metrics_exporter_for(
 
 
 def _silence() -> None:
-    """A collector that is away for a night would log every few seconds; the counters say it."""
+    """A collector that is away for a night would log every few seconds; Reception says it once."""
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
 
 
@@ -119,9 +120,15 @@ class SpanSink:
     """
 
     def __init__(
-        self, exporter: SpanExporter, *, ratio: float = 1.0, queue_spans: int = QUEUE_SPANS
+        self,
+        exporter: SpanExporter,
+        *,
+        ratio: float = 1.0,
+        queue_spans: int = QUEUE_SPANS,
+        url: str = "",
     ) -> None:
         self.exemplars = Exemplars()
+        self._reception = Reception("spans", url)
         self._exporter = exporter
         self._bound = round(max(0.0, min(ratio, 1.0)) * 2**64)
         self._queue: deque[ReadableSpan] = deque()
@@ -184,9 +191,10 @@ class SpanSink:
             batch = self._next_batch()
             if not batch:
                 return
-            result = "exported" if self._send(batch) else "dropped"
+            taken = self._send(batch)
+            self._reception.note(taken=taken)
             with self._wake:
-                self._results[result] += len(batch)
+                self._results["exported" if taken else "dropped"] += len(batch)
 
     def _next_batch(self) -> list[ReadableSpan]:
         """Waits for spans; empty when the sink is closed and drained."""
@@ -218,7 +226,9 @@ class MetricsPush:
         gpu: Callable[[], Values] | None = None,
         every_s: float = 10.0,
         wall: Callable[[], int] = time.time_ns,
+        url: str = "",
     ) -> None:
+        self._reception = Reception("metrics", url)
         self._exporter, self._views, self._wall = exporter, views, wall
         self._own: tuple[Callable[[], Values], ...] = (exporter_values, *([gpu] if gpu else []))
         self._faults = 0
@@ -236,6 +246,7 @@ class MetricsPush:
         except Exception:  # noqa: BLE001 - foreign code, or a view that is broken
             failed = True
         self._faults += failed
+        self._reception.note(taken=not failed)
 
     def values(self) -> dict[Series, int]:
         """Pushes that failed, for /metrics."""

@@ -94,7 +94,7 @@ def _spans(config: Config) -> SpanSink | None:
     from batchscope.exporter.otel import SpanSink, exporter_for  # 40 MB that most don't need
 
     sender = exporter_for(config["otlp"], protocol=config["otlp_protocol"])
-    return SpanSink(sender, ratio=config["otlp_ratio"])
+    return SpanSink(sender, ratio=config["otlp_ratio"], url=config["otlp"])
 
 
 def _pushed(
@@ -107,9 +107,10 @@ def _pushed(
 
     sender = metrics_exporter_for(config["otlp"], protocol=config["otlp_protocol"])
     gpu_values = sampler.values if sampler else None
-    push = MetricsPush(sender, pipeline.engines, pipeline.exporter_values, gpu=gpu_values)
+    views, own = pipeline.engines, pipeline.exporter_values
+    push = MetricsPush(sender, views, own, gpu=gpu_values, url=config["otlp"])
     ends.callback(push.close)
-    return lambda: pipeline.exporter_values() | push.values()
+    return lambda: own() | push.values()
 
 
 def _options(config: Config) -> Options:
