@@ -95,3 +95,15 @@ def test_the_printed_configuration_hides_secrets_and_shows_every_setting() -> No
 def test_addresses_of_this_machine_are_told_from_others() -> None:
     assert [is_loopback(h) for h in ("localhost", "127.9.0.1", "::1")] == [True] * 3
     assert [is_loopback(h) for h in ("0.0.0.0", "::", "10.0.0.1")] == [False] * 3
+
+
+def test_a_token_may_lie_in_a_file_and_the_token_itself_wins(tmp_path: Any) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    env = ENV | {"BATCHSCOPE_TOKEN_FILE": str(file)}
+    assert resolve({}, env=env).token == "s3cret"
+    assert resolve({}, env=env | {"BATCHSCOPE_TOKEN": "mine"}).token == "mine"
+    assert resolve({}, env=ENV).token is None
+    assert not any("s3cret" in line for line in resolve({}, env=env).lines())
+    with pytest.raises(ConfigError, match="TOKEN_FILE.*can't be read"):
+        resolve({}, env=ENV | {"BATCHSCOPE_TOKEN_FILE": str(tmp_path / "none")})

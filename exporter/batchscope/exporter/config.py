@@ -98,6 +98,17 @@ def _slo(text: str) -> Slo:
         raise ValueError(str(error)) from None
 
 
+def _secret(text: str) -> str:
+    """The first line of a file. Raises ValueError when there is none."""
+    try:
+        secret = Path(text).expanduser().read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"it can't be read: {error.strerror}") from None
+    if not secret:
+        raise ValueError("the file is empty")
+    return secret
+
+
 def _folder(env: Env) -> str | None:
     folder = ring_folder(env)
     return None if folder is None else str(folder)
@@ -107,7 +118,7 @@ def _store(env: Env) -> str:
     state = env.get("XDG_STATE_HOME") or str(
         Path(env.get("HOME") or "~").expanduser() / ".local/state"
     )
-    return f"{state}/batchscope/store.duckdb"
+    return f"{state}/batchscope/batchscope.duckdb"
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("read_only", _truth, "BOOL", "false", "answer from the store only, follow no ring"),
     Setting("listen", _listen, "HOST:PORT", "127.0.0.1:9477", "off loopback only with a token"),
     Setting("token", str, "TOKEN", None, "clients send it as Authorization: Bearer", secret=True),
+    Setting("token_file", _secret, "FILE", None, "a file that holds the token"),
     Setting("slo", _slo, "SLO", None, "judge requests by it, e.g. ttft<=2s,tbt_p99<=200ms"),
     Setting("memory", _size, "SIZE", "256MB", "memory of the store"),
     Setting("queue", _size, "SIZE", "64MB", "rows that may wait while the store can't write"),
@@ -169,6 +181,11 @@ class Config:
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
+
+    @property
+    def token(self) -> str | None:
+        """What clients must send; the token itself wins over the file that holds one."""
+        return self["token"] or self["token_file"]
 
     def lines(self) -> list[str]:
         """`name = value  # origin`, secrets hidden: what --print-config shows."""

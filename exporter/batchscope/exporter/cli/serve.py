@@ -42,8 +42,10 @@ def run(args: argparse.Namespace) -> int:
 def _listen(config: Config) -> socket.socket:
     """The bound socket: before anything else, so that a taken port costs nothing."""
     host, port = config["listen"]
-    if not is_loopback(host) and not config["token"]:
-        raise ConfigError(f"{host} is not loopback: set BATCHSCOPE_TOKEN to listen there")
+    if not is_loopback(host) and not config.token:
+        raise ConfigError(
+            f"{host} is not loopback: set BATCHSCOPE_TOKEN (or _TOKEN_FILE) to listen there"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)

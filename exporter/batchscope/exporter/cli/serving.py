@@ -128,7 +128,7 @@ def _serve(service: Service, listener: socket.socket, config: Config) -> None:
         "h11_max_incomplete_event_size": 64 << 10,
         "limit_concurrency": 256,
     }
-    server = _Server(uvicorn.Config(build(service, token=config["token"]), **settings))
+    server = _Server(uvicorn.Config(build(service, token=config.token), **settings))
     server.closing = service.closing
     host, port = listener.getsockname()[:2]
     log.info("listening on http://%s:%s, store %s", host, port, config["store"])
