@@ -44,6 +44,17 @@ Made from `schemas/batchscope/schemas/sql` by `docs/generate.py`: do not edit.
 Durations are in nanoseconds, `_at_ns` on the engine's monotonic clock, `unix_ns` on the wall clock.
 NULL means unknown. Tables `runs_open`, `requests_open`, `iterations_open` hold what is still under
 way, in the same columns; the views `all_runs`, `all_requests`, `all_iterations` unite both.
+
+A query answers at `/api/v1/query/<name>`, its parameters in the URL: `from_ns` and `to_ns` are wall
+clock, unix nanoseconds; an `engine` that nobody knows gives no rows, or one that counts nothing.
+The answer is JSON, `{"columns": {name: [values]}}`, unless Accept asks for an Arrow stream:
+
+```sh
+curl -H 'Accept: application/vnd.apache.arrow.stream' -o health.arrow \\
+  "http://127.0.0.1:9477/api/v1/query/health?from_ns=$(date -d '1 hour ago' +%s%N)"
+```
+
+With a token also `-H "Authorization: Bearer $BATCHSCOPE_TOKEN"`. Without the first `-H` it is JSON.
 """
 
 

@@ -3,6 +3,9 @@
 import asyncio
 import json
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -45,6 +48,31 @@ def test_a_query_answers_as_json_columns_or_as_arrow(http: Any) -> None:
     arrow = http.get("/api/v1/query/request?keys=x", headers={"accept": ARROW})
     assert arrow.headers["content-type"] == ARROW
     assert pa.ipc.open_stream(arrow.content).read_all().num_rows == 0
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_example_in_the_documentation_works_as_it_is_written(http: Any, tmp_path: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "schema.md").read_text()
+    (example,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    here = example.replace("http://127.0.0.1:9477", str(http.base_url).rstrip("/"))
+    subprocess.run(["bash", "-ec", here], cwd=tmp_path, capture_output=True, check=True)
+    table = pa.ipc.open_stream((tmp_path / "health.arrow").read_bytes()).read_all()
+    assert "ring_id" in table.column_names
+
+
+def test_an_engine_that_nobody_knows_has_no_rows_or_one_that_counts_nothing(http: Any) -> None:
+    given = {"engine": "nobody", "from_ns": "0", "to_ns": str(2**62)}
+    asked = 0
+    for query in registry().values():
+        names = {p.name for p in query.params}
+        required = {p.name for p in query.params if p.default is None}
+        if "engine" in names and required <= given.keys():
+            asked += 1
+            mine = {name: given[name] for name in names & given.keys()}
+            columns = http.get(f"/api/v1/query/{query.name}", params=mine).json()["columns"]
+            values = [value for column in columns.values() for value in column]
+            assert all(value is None or float(value) == 0 for value in values), query.name
+    assert asked > 5
 
 
 def test_every_named_query_runs_with_plain_parameters(http: Any) -> None:
