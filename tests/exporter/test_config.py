@@ -105,5 +105,5 @@ def test_a_token_may_lie_in_a_file_and_the_token_itself_wins(tmp_path: Any) -> N
     assert resolve({}, env=env | {"BATCHSCOPE_TOKEN": "mine"}).token == "mine"
     assert resolve({}, env=ENV).token is None
     assert not any("s3cret" in line for line in resolve({}, env=env).lines())
-    with pytest.raises(ConfigError, match="TOKEN_FILE.*can't be read"):
+    with pytest.raises(ConfigError, match=r"TOKEN_FILE.*can't be read"):
         resolve({}, env=ENV | {"BATCHSCOPE_TOKEN_FILE": str(tmp_path / "none")})

@@ -78,6 +78,14 @@ def test_an_slo_that_makes_no_sense_is_one_sentence_and_exit_2() -> None:
     assert "2parsecs" in done.stderr
 
 
+def test_a_store_that_exists_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("precious")
+    done = _demo("--store", str(tmp_path / "kept"), timeout=30)
+    assert done.returncode == 2
+    assert "is there already" in done.stderr
+    assert (tmp_path / "kept").read_text() == "precious"
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_everything_and_leaves_nothing_behind(tmp_path: Path) -> None:
     log = tmp_path / "out"

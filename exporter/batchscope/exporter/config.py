@@ -185,7 +185,8 @@ class Config:
     @property
     def token(self) -> str | None:
         """What clients must send; the token itself wins over the file that holds one."""
-        return self["token"] or self["token_file"]
+        token: str | None = self["token"] or self["token_file"]
+        return token
 
     def lines(self) -> list[str]:
         """`name = value  # origin`, secrets hidden: what --print-config shows."""

@@ -80,7 +80,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="dashboard (default %(default)s; a free port if taken)",
     )
     parser.add_argument("--otlp", help="OTLP endpoint to send spans to")
-    parser.add_argument("--store", type=Path, help="keep what was recorded in this DuckDB file")
+    parser.add_argument("--store", type=Path, help="keep what was recorded in this new file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         Slo.parse(args.slo)
+        if args.store and args.store.exists():
+            raise DemoError(f"{args.store} is there already: two runs would be added up")
         with _workspace() as folder, contextlib.ExitStack() as children:
             return _run(args, folder, children)
     except (DemoError, SloError, OSError) as error:
