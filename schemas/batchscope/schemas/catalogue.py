@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("preemption_lost_tokens", "Computed KV tokens given up by preemptions."),
     # where the KV pages are
     _gauge("kv_blocks", "KV blocks by state (used, evictable, free); the states sum to the total.", "state", otel="batchscope.kv.blocks"),
-    _gauge("kv_waste_tokens", "Token slots of held blocks that hold no token."),
+    _gauge("kv_waste_tokens", "Token slots of the last, partly filled block of each request."),
     # requests
     _counter("requests_arrived", "Requests that entered the scheduler."),
     _counter("requests_finished", "Requests that left, by reason; every arrival gets exactly one.", "reason"),

@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS iterations (
     kv_total_blocks UINTEGER,
     kv_used_blocks UINTEGER,
     kv_evictable_blocks UINTEGER,    -- cached and unreferenced; free = total - used - evictable
-    kv_waste_tokens UBIGINT,         -- token slots of held blocks that hold no token, summed over requests
+    kv_waste_tokens UBIGINT,         -- token slots of the last, partly filled block of each request, summed; a reservation ahead is not in it
     kv_context_tokens UBIGINT,       -- tokens held, summed over requests
     observer_ns BIGINT,              -- our own time on the engine's thread for this iteration
     dummy BOOLEAN NOT NULL,          -- a step without requests run for other ranks' sake
