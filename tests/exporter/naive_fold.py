@@ -444,7 +444,7 @@ class NaiveFold:
             b["gap_members"] = b["decode_ctx"] = b["product"] = None
             b["recomputed"] = b["output"] = None
         held = [q.ctx for q in self.live.values()]
-        clear = None not in held
+        clear = None not in held and not b["unknown"]
         b["context"] = sum(held) if clear else None
         b["waste"] = sum(-x % self.block for x in held) if clear and self.block else None
         self.k += 1

@@ -12,7 +12,7 @@ from batchscope.exporter.fold import FOLD_VERSION, RingFold
 from batchscope.exporter.rows import Rows, to_arrow
 from batchscope.exporter.tail import Chunk
 from batchscope.schemas.reasons import FinishReason, Phase, Verdict
-from batchscope.schemas.records import DUMMY, NULL64
+from batchscope.schemas.records import DUMMY, NO_MEMBERS, NULL64
 from batchscope.schemas.slo import Slo
 
 SLO = Slo("x", (("tbt_p99", 20), ("ttft", 50)), 1)
@@ -208,3 +208,19 @@ def test_ids_in_plain_words_stay_plain() -> None:
     _, rows = folded(s)
     assert rows["requests"]["request_key"] == ["req-1"]
     assert json.dumps(rows["requests"]["external_key"]) == "[null]"
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_what_requests_hold_is_unknown_where_members_are_left_out(announced: bool) -> None:
+    s = Script(block_tokens=4)
+    if announced:
+        s.arrived(9, prompt=5, at=1)
+    for at in (10, 30, 50):
+        s.scheduled(at=at, flags=NO_MEMBERS, n_decode=2, decode_tokens=2, running=2)
+        s.completed(at=at + 10)
+    fold = RingFold(s.hello, s.ring_id, slo=None)
+    fold.fold(s.chunk())
+    assert ("kv_waste_tokens", ()) not in fold.gauges
+    _, rows = folded(s)
+    assert known(rows["iterations"]["kv_context_tokens"]) == [None] * 3
+    assert known(rows["iterations"]["kv_waste_tokens"]) == [None] * 3

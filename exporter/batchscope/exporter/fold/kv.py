@@ -44,7 +44,7 @@ def held(work: Work, steps: Steps, contexts: Contexts) -> None:
         n, (old == NULL).sum(), [(w, 1 * (b == NULL), 1 * (a == NULL)) for w, b, a in changes]
     )
     _grow(context, steps, before)
-    clear = unknown == 0
+    clear = (unknown == 0) & (not work.piece.hidden)  # nobody announced isn't nobody there
     rows = done.rows
     work.flight["context"][rows] = np.where(clear, context, NULL)
     if work.block_tokens:
