@@ -45,7 +45,10 @@ def test_importing_it_costs_only_the_standard_library() -> None:
         (["serve", "--listen", "nowhere"], "--listen"),
         (["serve", "--slo", "fast"], "'fast'"),
         (["serve", "--listen", "0.0.0.0:0"], "BATCHSCOPE_TOKEN"),
-        (["dashboard", "--store", "/nonexistent/x.duckdb"], "no file /nonexistent/x.duckdb"),
+        (
+            ["dashboard", "--listen", "127.0.0.1:0", "--store", "/nonexistent/x.duckdb"],
+            "no file /nonexistent/x.duckdb",
+        ),
         (["dashboard", "--listen", "x"], "--listen"),
         (["dashboard", "--listen", "0.0.0.0:0"], "authenticating proxy in front"),
         (["dashboard", "--listen", "[::]:0"], "--allow-unauthenticated"),
@@ -77,7 +80,7 @@ def test_a_taken_port_is_one_sentence(tmp_path: Any) -> None:
 
 def test_a_missing_extra_says_what_to_install(tmp_path: Any) -> None:
     (tmp_path / "duckdb.py").write_text("raise ModuleNotFoundError('gone', name='duckdb')")
-    done = batchscope("serve", env={"PYTHONPATH": str(tmp_path)})
+    done = batchscope("serve", "--listen", "127.0.0.1:0", env={"PYTHONPATH": str(tmp_path)})
     assert_one_sentence(done, 2, "serve needs duckdb: pip install 'batchscope[exporter]'")
 
 
