@@ -23,7 +23,7 @@ from batchscope.schemas.ring import LEVEL_MEMBERS, LEVEL_OFF, set_level
 
 BLOCK_STEPS, SETTLE_STEPS = 200, 40
 MEMBERS = 64
-PROMPT_TOKENS, OUTPUT_TOKENS = 32, 1 << 30
+PROMPT_TOKENS = 32
 T_95 = {7: 2.365, 9: 2.262, 11: 2.201, 15: 2.131, 19: 2.093}
 
 

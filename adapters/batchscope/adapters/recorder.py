@@ -19,7 +19,7 @@ from batchscope.adapters.empties import Empties
 from batchscope.adapters.facts import Decision, Progress, Traits
 from batchscope.adapters.labels import Labels, clipped
 from batchscope.adapters.naming import Naming
-from batchscope.schemas.reasons import NoticeKind, Phase, PreemptMode, codes
+from batchscope.schemas.reasons import NoticeKind, PreemptMode, codes
 from batchscope.schemas.records import (
     BLOCKED,
     BYE,
@@ -58,7 +58,6 @@ _DEFERRED_ROW = Struct("<IHH")
 _PACK_SCHEDULED = SCHEDULED.struct.pack
 _PACK_COMPLETED = COMPLETED.struct.pack
 _FRAMED_BYTES = framed(SCHEDULED.struct.size) + 8
-_PHASE = codes(Phase)
 _RECOMPUTE = codes(PreemptMode)[PreemptMode.RECOMPUTE]
 _NOTICE = codes(NoticeKind)
 

@@ -113,9 +113,6 @@ class FinishReason(Word):
     UNKNOWN = "unknown"
 
 
-FINISHED_OK = frozenset({FinishReason.STOP, FinishReason.LENGTH})
-
-
 class PreemptMode(Word):
     """What becomes of a preempted request's KV."""
 

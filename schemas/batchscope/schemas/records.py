@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 NULL = {"B": 0xFF, "H": 0xFFFF, "I": 0xFFFF_FFFF, "i": -(2**31), "q": -(2**63), "Q": 2**64 - 1}
 """struct code -> the value that says "absent" in an optional field."""
-NULL8, NULL32, NULL64 = NULL["B"], NULL["I"], NULL["q"]
+NULL32, NULL64 = NULL["I"], NULL["q"]
 
 
 @dataclass(frozen=True)

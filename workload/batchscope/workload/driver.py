@@ -49,11 +49,6 @@ class OpenLoop:
         self._late: deque[int] = deque(maxlen=LATENESS_REQUESTS)
 
     @property
-    def handed(self) -> int:
-        """Arrivals handed over so far."""
-        return self._handed
-
-    @property
     def exhausted(self) -> bool:
         """All arrivals are handed over."""
         return self._laps is not None and self._handed >= self._laps * len(self._trace)

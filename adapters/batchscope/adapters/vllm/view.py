@@ -11,7 +11,6 @@ from batchscope.adapters.vllm.requests import prefill_end
 from batchscope.adapters.vllm.shape import Shape
 
 IN_FLIGHT = 64
-_NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
