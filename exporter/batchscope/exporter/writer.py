@@ -25,7 +25,7 @@ RETRY_S = 1.0
 
 
 class StoreThread:
-    """Commits offers. `busy` is read and `offer` called by the tail thread, the rest by any."""
+    """Commits offers. `in_flight` is read and `offer` called by the tail thread, the rest by any."""
 
     def __init__(
         self, store: Store, *, bounds: Bounds, faults: Counter[str], wall: Callable[[], int]

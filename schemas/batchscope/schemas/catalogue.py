@@ -1,6 +1,6 @@
 """Every exported metric as data. prom.py, otel.py, the docs and the Grafana boards are made from this.
 
-Names and labels follow vocabulary.md: base units, `sum()` over a label means something, no request ids.
+Names and labels: base units, `sum()` over a label means something, no request ids.
 The fold counts under `Metric.name`; integers inside (ns, tokens), scaled once at exposition.
 """
 

@@ -1,7 +1,7 @@
 """Every record of the ring as data: one table of fields makes both struct and numpy dtype.
 
 Facts only: integers, monotonic nanoseconds, absent rather than 0. The framing around a record (length, crc,
-seq) and the file belong to ring.py. Written by adapters, read by the exporter's tail.
+seq) and the file belong to ring/. Written by adapters, read by the exporter's tail.
 """
 
 from __future__ import annotations
