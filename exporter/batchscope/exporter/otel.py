@@ -171,8 +171,8 @@ class SpanSink:
         uuid = str(hello["ring_uuid"])
         if uuid not in self._sources:
             tracer = Tracer(uuid, engine=_engine_attributes(hello))
-            names = ("engine", "model_name", "dp_rank", "role")
-            labels = tuple("" if hello.get(n) is None else str(hello[n]) for n in names)
+            values = (hello.get(name) for name in ENGINE_LABELS)
+            labels = tuple("" if value is None else str(value) for value in values)
             self._sources[uuid] = Source(tracer, _resource(hello), labels)
             for oldest in list(self._sources)[:-MAX_RINGS]:
                 del self._sources[oldest]
