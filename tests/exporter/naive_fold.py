@@ -629,11 +629,18 @@ class NaiveFold:
         self.mark(f["at_ns"])
         self.live_count -= 1
         if q.waiting:
+            self.defer_no_longer(q, f["at_ns"])
             self.settle(q, f["at_ns"])
             if s in self.blocked:
                 self.unblock(s, f["at_ns"])
             self.end_wait(q, f["at_ns"])
         self.finish(q, f["at_ns"], f["reason"] or FinishReason.UNKNOWN.code, f)
+
+    def defer_no_longer(self, q: Request, t: int) -> None:
+        reason = q.cur[0] if q.counted and q.cur else None
+        if reason is not None and self.deferred[reason] > 0:
+            self.deferred[reason] -= 1
+            self.count("deferred_seconds", max(0, t - self.d), word(reason))
 
     def finish(self, q: Request, at: int, reason: int, f: Row, *, known: bool = True) -> None:
         self.close_run(q)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -53,7 +54,7 @@ class Engine:
         self.flight: list[Batch] = []
         self.serial = 0
         self.last_decode: list[int] | None = None
-        self.blocked: set[int] = set()
+        self.blocked: dict[int, str] = {}
         self.veil = 0
 
     def may(self, feature: str, chance: float) -> bool:
@@ -134,12 +135,11 @@ class Engine:
         waiting = [j.serial for j in self.jobs.values() if j.state == "waiting"]
         if self.blocked and self.rng.random() < 0.6:
             serial = self.rng.choice(sorted(self.blocked))
-            self.blocked.discard(serial)
+            del self.blocked[serial]
             self.script.unblocked(serial, at=self.tick(), reason="grammar")
         elif waiting:
             serial = self.rng.choice(waiting)
-            self.blocked.add(serial)
-            reason = self.rng.choice(("grammar", "transfer"))
+            reason = self.blocked[serial] = self.rng.choice(("grammar", "transfer"))
             self.script.blocked(serial, at=self.tick(), reason=reason)
 
     def lose(self) -> None:
@@ -147,7 +147,7 @@ class Engine:
         for job in list(self.jobs.values()):
             if self.rng.random() < 0.3:
                 del self.jobs[job.serial]
-                self.blocked.discard(job.serial)
+                self.blocked.pop(job.serial, None)
         if self.flight and self.rng.random() < 0.5:
             self.flight.pop()
         self.script.segment(at=self.tick())
@@ -251,13 +251,21 @@ class Engine:
                 running=running,
                 waiting=waiting,
                 stop=stop,
-                deferred=[(waiting, stop)] if stop and waiting else [],
+                deferred=self.deferred(stop),
                 observer_ns=rng.choice((None, 7)),
                 schedule_ns=rng.randint(0, 5),
                 kv=(64, rng.randint(0, 32), rng.randint(0, 32)),
             )
         batch.iteration = script.iteration
         self.flight.append(batch)
+
+    def deferred(self, stop: str | None) -> list[tuple[int, str]]:
+        """Who waits, by what it waits for; some engines can't say it of everybody."""
+        waiting = [j.serial for j in self.jobs.values() if j.state == "waiting"]
+        reasons = Counter(self.blocked.get(serial, stop or "unknown") for serial in waiting)
+        if self.may("vague", 0.3):
+            reasons[stop or "unknown"] -= 1
+        return [(n, reason) for reason, n in reasons.items() if n > 0]
 
     def hidden_chance(self) -> float:
         if self.veil > 0:
@@ -316,5 +324,5 @@ class Engine:
 
     def end(self, job: Job, reason: str) -> None:
         self.jobs.pop(job.serial, None)
-        self.blocked.discard(job.serial)
+        self.blocked.pop(job.serial, None)
         self.script.finished(job.serial, at=self.tick(3), output=job.out, reason=reason)

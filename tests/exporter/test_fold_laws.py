@@ -1,5 +1,6 @@
 """The fold against a plain one, record by record, and against itself, cut anywhere."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.support.records import Script
 
 from batchscope.exporter.fold import RingFold
 from batchscope.exporter.rows import Rows
+from batchscope.schemas.reasons import DeferralReason, words
 from batchscope.schemas.records import NULL64
 from batchscope.schemas.slo import Slo
 
@@ -21,7 +23,7 @@ ROUGH = CALM | {
     *("spec", "blocked", "idle", "empty", "dummy", "twice", "clock", "fails", "double"),
     "disorder",
 }
-BROKEN = ROUGH | {"segments", "late_live", "loss", "hidden", "bye", "dropped", "back"}
+BROKEN = ROUGH | {"segments", "late_live", "loss", "hidden", "bye", "dropped", "back", "vague"}
 FEATURES = [frozenset(), CALM, ROUGH, BROKEN]
 
 
@@ -122,3 +124,28 @@ def test_a_fold_of_parts_is_the_fold_of_the_whole(
     assert found == wanted
     assert parts.dump() == whole.dump()
     assert plain(parts.open_rows()) == plain(whole.open_rows())
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    depth=st.sampled_from((1, 2, 3)),
+    features=st.sampled_from((frozenset(), CALM, ROUGH)),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_deferred_seconds_are_the_waits_added_up_once_all_have_ended(
+    seed: int, depth: int, features: frozenset[str], data: st.DataObject
+) -> None:
+    engine = Engine(seed, depth=depth, features=features)
+    script = engine.run(60)
+    for job in list(engine.jobs.values()):
+        engine.end(job, "abort")
+    script.scheduled(at=engine.tick(10**6))
+    cuts = data.draw(st.lists(st.integers(0, len(script)), max_size=4))
+    fold, waited = RingFold(script.hello, script.ring_id, slo=None), Counter[str]()
+    for chunk in script.chunks(*cuts):
+        for row in plain(fold.fold(chunk)).get("waits", []):
+            waited[str(words(DeferralReason)[row["reason"]])] += row["wait_ns"]
+    counters = fold.totals.counters
+    counted = {k[1][0]: n for k, n in counters.items() if k[0] == "deferred_seconds" and n}
+    assert counted == {reason: n for reason, n in waited.items() if n}

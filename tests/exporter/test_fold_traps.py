@@ -224,3 +224,16 @@ def test_what_requests_hold_is_unknown_where_members_are_left_out(announced: boo
     _, rows = folded(s)
     assert known(rows["iterations"]["kv_context_tokens"]) == [None] * 3
     assert known(rows["iterations"]["kv_waste_tokens"]) == [None] * 3
+
+
+def test_who_left_the_queue_is_deferred_no_longer_however_long_the_engine_idles() -> None:
+    s = Script().arrived(1, prompt=4, at=0).arrived(2, prompt=4, at=0).arrived(3, prompt=4, at=0)
+    s.scheduled(at=10, prefill=[(1, 0, 4)], deferred=[(2, "max_requests")], stop="max_requests")
+    s.completed(at=20)
+    for serial in (1, 2, 3):
+        s.finished(serial, at=30, output=0, reason="abort")
+    s.arrived(4, prompt=1, at=10**12).scheduled(at=10**12 + 5, prefill=[(4, 0, 1)])
+    fold = RingFold(s.hello, s.ring_id, slo=None)
+    rows = fold.fold(s.chunk())
+    assert fold.totals.counters["deferred_seconds", ("max_requests",)] == 2 * (30 - 10)
+    assert rows["waits"]["wait_ns"].tolist() == [20, 20]

@@ -6,7 +6,7 @@ import numpy as np
 
 from batchscope.exporter.fold.contexts import Contexts
 from batchscope.exporter.fold.flight import PREEMPTED_LINK
-from batchscope.exporter.fold.layout import LINKS, NULL, REASONS, Ints, table
+from batchscope.exporter.fold.layout import LINKS, NULL, Ints, table
 from batchscope.exporter.fold.pieces import Part
 from batchscope.exporter.fold.steps import PREEMPT, Steps
 from batchscope.exporter.fold.work import Work
@@ -86,7 +86,7 @@ def due(held: Ints, target: Ints, hit: Ints) -> Ints:
 
 
 def deferrals(work: Work) -> None:
-    """Requests left out of each decision, by root cause and position, and their time."""
+    """Requests left out of each decision, by root cause and position."""
     part = work.piece.of(r.SCHEDULED)
     if part is None:
         return
@@ -102,24 +102,7 @@ def deferrals(work: Work) -> None:
             position=rows["position"].astype(np.int64),
             requests=requests,
         )
-    _count_deferrals(work, owner, reason, requests)
     _judge(work, part, owner, requests)
-
-
-def _count_deferrals(work: Work, owner: Ints, reason: Ints, requests: Ints) -> None:
-    """A decision's deferrals last to the next decision."""
-    state, decisions = work.state, work.decisions
-    by_reason = np.zeros((len(decisions) + 1, REASONS), np.int64)
-    by_reason[0] = state.deferred
-    np.add.at(by_reason, (owner + 1, reason), requests)
-    before = np.concatenate([[state.d], decisions.at])[:-1]
-    spent = np.where(before == NULL, 0, np.maximum(decisions.at - before, 0))
-    seconds = (by_reason[:-1] * spent[:, None]).sum(axis=0).tolist()
-    for code, n in enumerate(by_reason[1:].sum(axis=0).tolist()):
-        label = str(_REASONS[code] or DeferralReason.UNKNOWN)
-        state.totals.count("deferrals", n, label)
-        state.totals.count("deferred_seconds", seconds[code], label)
-    state.deferred = by_reason[-1].copy()
 
 
 def _judge(work: Work, part: Part, owner: Ints, requests: Ints) -> None:

@@ -19,18 +19,23 @@ from batchscope.schemas import records as r
 
 @dataclass
 class Skips:
-    """Parts of waits that were passed over: index of the wait, reason, decisions, ns."""
+    """Parts of waits that were passed over: index of the wait, reason, decisions, ns.
+
+    `leaving`: reason by wait, of those whose request ended while the last decision passed it over.
+    """
 
     span: Ints
     reason: Ints
     decisions: Ints
     ns: Ints
+    leaving: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class _Found:
     skips: list[tuple[int, int, int, int]] = field(default_factory=list)
     rows: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    leaving: dict[int, int] = field(default_factory=dict)
 
 
 def passed_over(work: Work, sums: Sums, spans: Spans) -> Skips:
@@ -51,7 +56,9 @@ def passed_over(work: Work, sums: Sums, spans: Spans) -> Skips:
         if kind == r.BLOCKED.kind:
             work.state.blocked[serial] = _begin(work, sums, reason=reason, pos=pos, at=at)
     _write(work, found)
-    return _with_earlier(work, spans, found)
+    skips = _with_earlier(work, spans, found)
+    skips.leaving = found.leaving
+    return skips
 
 
 def _edges(work: Work, spans: Spans) -> list[tuple[int, int, int, int, int]]:
@@ -139,7 +146,8 @@ def _settle(
         return
     n = len(work.decisions)
     index = int(np.searchsorted(work.decisions.pos, pos))
-    if spans.gone[span] and spans.end[span] <= index:
+    left = bool(spans.gone[span] and spans.end[span] <= index)
+    if left:
         index, instant = int(spans.end[span]), int(left_at(work)[spans.actor[span]])
     elif index < n:
         instant = int(work.decisions.at[index])
@@ -151,6 +159,8 @@ def _settle(
     if decisions.sum() > 0:
         spans.count[span] += decisions
         spans.time[span] += ns
+        if left:
+            found.leaving[span] = reason
         found.skips.append((span, reason, int(decisions.sum()), int(ns.sum())))
 
 

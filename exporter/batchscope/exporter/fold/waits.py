@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from batchscope.exporter.fold.deferred import count_deferred
 from batchscope.exporter.fold.flight import set_members
 from batchscope.exporter.fold.layout import (
     FAR,
@@ -51,6 +52,7 @@ def wait(work: Work) -> None:
         spans = _undisturbed(work, spans)
     _begin(work, sums, spans)
     skips = passed_over(work, sums, spans)
+    count_deferred(work, sums, spans, skips)
     _finish(work, sums, spans, skips)
     _admit(work, first)
     _advance(work, sums)
