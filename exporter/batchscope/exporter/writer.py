@@ -25,7 +25,7 @@ RETRY_S = 1.0
 
 
 class StoreThread:
-    """Commits offers. `in_flight` is read and `offer` called by the tail thread, the rest by any."""
+    """Commits offers. The tail thread reads `in_flight` and calls `offer`; the rest is for any."""
 
     def __init__(
         self, store: Store, *, bounds: Bounds, faults: Counter[str], wall: Callable[[], int]

@@ -1,4 +1,7 @@
-"""What the adapter remembers between two calls of one scheduler: ids and counts, no requests."""
+"""What the adapter remembers between two calls of one scheduler: ids and counts.
+
+Of requests only those whose prompt is computed in part, until that batch comes back.
+"""
 
 from __future__ import annotations
 
