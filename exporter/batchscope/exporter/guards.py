@@ -94,9 +94,9 @@ async def _read(receive: Receive) -> bytes | None:
     return None
 
 
-def problem(status: int, detail: str, *, title: str = "") -> bytes:
+def problem(status: int, detail: str) -> bytes:
     """The body of an RFC 9457 problem."""
-    named = title or TITLES.get(status, "Refused")
+    named = TITLES.get(status, "Refused")
     return json.dumps(
         {"type": "about:blank", "title": named, "status": status, "detail": detail}
     ).encode()

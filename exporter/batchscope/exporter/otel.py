@@ -67,7 +67,6 @@ def exporter_for(
     url: str,
     *,
     protocol: str = "http",
-    headers: dict[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> SpanExporter:
     """Sender of spans to a collector's base URL: http://127.0.0.1:4318 for http, :4317 for grpc.
@@ -75,7 +74,7 @@ def exporter_for(
     Raises ValueError for another protocol.
     """
     _silence()
-    how: Any = {"headers": headers, "timeout": timeout_s}
+    how: Any = {"timeout": timeout_s}
     if _is_http(protocol):
         return HttpExporter(_endpoint(url, "traces"), **how)
     return GrpcExporter(url, insecure=not url.startswith("https"), **how)
@@ -85,12 +84,11 @@ def metrics_exporter_for(
     url: str,
     *,
     protocol: str = "http",
-    headers: dict[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> sdk.MetricExporter:
     """The same for figures."""
     _silence()
-    how: Any = {"headers": headers, "timeout": timeout_s}
+    how: Any = {"timeout": timeout_s}
     if _is_http(protocol):
         return HttpMetrics(_endpoint(url, "metrics"), **how)
     return GrpcMetrics(url, insecure=not url.startswith("https"), **how)

@@ -71,12 +71,6 @@ class Commit:
     states: Sequence[RingState] = ()
     rings: Sequence[int] = ()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows."""
-        every = (*self.appended.values(), *self.replaced.values())
-        return sum(t.nbytes for t in every) + sum(len(s.blob) for s in self.states)
-
 
 class Store:
     """An open store. Open with `Store.open`, end with `close`."""

@@ -33,7 +33,7 @@ class Slo:
     version: int = 1
 
     @classmethod
-    def parse(cls, text: str, *, name: str = "default", version: int = 1) -> Slo:
+    def parse(cls, text: str, *, name: str = "default") -> Slo:
         """From "ttft<=2s,tbt_p99<=200ms". Raises SloError."""
         terms = [_parse_term(part) for part in text.split(",") if part.strip()]
         targets = dict(terms)
@@ -41,7 +41,7 @@ class Slo:
             raise SloError(f"an SLO needs at least one term of {', '.join(TERMS)}")
         if len(targets) < len(terms):
             raise SloError(f"{text.strip()!r} bounds a term twice")
-        return cls(name, tuple(sorted(targets.items())), version)
+        return cls(name, tuple(sorted(targets.items())))
 
     def target(self, term: str) -> int | None:
         """The bound on a term in ns, None when it isn't bounded."""

@@ -163,13 +163,13 @@ def _identity(fd: int) -> tuple[int, int, int]:
     return os.getpid(), seen.st_dev, seen.st_ino  # a forked child holds nothing
 
 
-def lock_exporter(folder: Path, *, group: str | None = None) -> int:
+def lock_exporter(folder: Path) -> int:
     """Become the folder's one exporter until the process ends; RingLocked when there is one.
 
     Makes the folder when no engine has yet. OSError or RingUnavailable when that can't be.
     """
     if not control_folder(folder).is_dir():
-        prepare(folder, group=group)
+        prepare(folder, group=None)
     path = control_folder(folder) / "exporter.lock"
     mode = 0o660 if is_shared(folder) else 0o600
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
