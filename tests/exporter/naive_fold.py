@@ -636,6 +636,9 @@ class NaiveFold:
             self.end_wait(q, f["at_ns"])
         self.finish(q, f["at_ns"], f["reason"] or FinishReason.UNKNOWN.code, f)
 
+    def open_deferrals(self) -> dict[int, int]:
+        return {s: q.deferrals + sum(n for n, _ in q.booked.values()) for s, q in self.live.items()}
+
     def defer_no_longer(self, q: Request, t: int) -> None:
         reason = q.cur[0] if q.counted and q.cur else None
         if reason is not None and self.deferred[reason] > 0:

@@ -83,7 +83,13 @@ def check(script: Script, slo: Slo | None = SLO) -> RingFold:
         if k[0] not in ("audit_checks", "audit_violations")
     }
     assert counted == {k: n for k, n in naive.counters.items() if n}
+    left_out = {row["serial"]: row["deferrals"] for row in _open(fold)}
+    assert left_out == naive.open_deferrals()
     return fold
+
+
+def _open(fold: RingFold) -> list[dict[str, Any]]:
+    return plain({"requests": fold.open_rows()["requests_open"]}).get("requests", [])
 
 
 @given(

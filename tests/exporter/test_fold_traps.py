@@ -237,3 +237,15 @@ def test_who_left_the_queue_is_deferred_no_longer_however_long_the_engine_idles(
     rows = fold.fold(s.chunk())
     assert fold.totals.counters["deferred_seconds", ("max_requests",)] == 2 * (30 - 10)
     assert rows["waits"]["wait_ns"].tolist() == [20, 20]
+
+
+def test_a_request_that_still_waits_was_left_out_by_every_decision_since() -> None:
+    s = Script().arrived(1, prompt=4, at=0).arrived(2, prompt=4, at=0)
+    for at in (10, 20, 30):
+        s.scheduled(at=at, **({"prefill": [(1, 0, 4)]} if at == 10 else {"decode": [1]}))
+        s.completed(at=at + 5)
+    fold = RingFold(s.hello, s.ring_id, slo=None)
+    fold.fold(s.chunk())
+    shown = fold.open_rows()["requests_open"]
+    assert shown["serial"].tolist() == [1, 2]
+    assert shown["deferrals"].tolist() == [0, 3]

@@ -230,4 +230,15 @@ def open_rows(state: State, slo: bool) -> dict[str, Any]:  # noqa: FBT001
     columns |= {name: nothing.copy() for name in _OF_THE_END}
     columns["unix_ns"] = np.full(n, max(state.unix, 0), np.int64)
     columns["slo"] = [None] * n
+    columns["deferrals"] += _of_open_waits(state)
     return columns
+
+
+def _of_open_waits(state: State) -> Ints:
+    """Decisions that left each live request out since its wait began; 0 of who doesn't wait."""
+    rows, skips = state.live, state.skips
+    shared = (state.cum_n - rows["wait_n"]).sum(axis=1)
+    order = np.argsort(rows["serial"], kind="stable")
+    at = order[np.searchsorted(rows["serial"], skips["serial"], sorter=order)]
+    np.add.at(shared, at, skips["decisions"])  # they are in wait_n by now, not in the rows yet
+    return np.where(rows["wait"] == 2, shared, 0)
