@@ -30,6 +30,9 @@ pip install batchscope
 BATCHSCOPE=1 <command that starts your engine>
 ```
 
+An engine that was started with batchscope installed, but without that variable, is switched on by
+`batchscope attach --all`; `batchscope doctor` says what is missing.
+
 Engine and exporter must see the same folder: `$BATCHSCOPE_DIR`, else `/dev/shm/batchscope-<uid>`.
 To see it without an engine of your own: `make demo`.
 """
