@@ -155,3 +155,27 @@ def test_deferred_seconds_are_the_waits_added_up_once_all_have_ended(
     counters = fold.totals.counters
     counted = {k[1][0]: n for k, n in counters.items() if k[0] == "deferred_seconds" and n}
     assert counted == {reason: n for reason, n in waited.items() if n}
+
+
+@given(
+    seed=st.integers(0, 2**32), depth=st.sampled_from((1, 2, 3)), features=st.sampled_from(FEATURES)
+)
+@settings(max_examples=40, deadline=None)
+def test_an_end_without_a_goodbye_is_one_at_the_last_instant(
+    seed: int, depth: int, features: frozenset[str]
+) -> None:
+    script = script_of(seed, depth, features, 40)
+    silent = RingFold(script.hello, script.ring_id, slo=SLO)
+    said = RingFold(script.hello, script.ring_id, slo=SLO)
+    silent.fold(script.chunk())
+    said.fold(script.chunk())
+    n = len(script)
+    at = said._state.at
+    assert plain(silent.end()) == plain(said.fold(script.bye(at=at).chunks(n)[1]))
+    left, wanted = silent.open_rows(), said.open_rows()
+    for table in ("runs_open", "requests_open", "iterations_open"):
+        assert plain({table: left[table]}) == plain({table: wanted[table]}), table
+    assert silent.totals.counters["requests_finished", ("unknown",)] == (
+        said.totals.counters["requests_finished", ("unknown",)]
+    )
+    assert silent.end() == {}

@@ -454,3 +454,17 @@ def test_a_version_of_an_slo_never_means_two_sets_of_targets(rig: Any) -> None:
     until(lambda: count(again, "slo") == 4)
     told = again.store.rows("SELECT count(DISTINCT targets) FROM slo GROUP BY name, version")
     assert told == [(1,)] * 4
+
+
+def test_requests_of_a_dead_engine_end_unknown_and_its_batch_stays_named(rig: Any) -> None:
+    load, pipeline = rig.engine(), rig.exporter()
+    steps(load, 40)
+    until(lambda: count(pipeline, "all_iterations") == 40)
+    lived = pipeline.store.rows("SELECT serial FROM requests_open ORDER BY 1")
+    assert lived
+    rig.leave(load, goodbye=False)
+    until(lambda: not list(rig.folder.glob("*.ring")))
+    assert count(pipeline, "requests_open") == count(pipeline, "runs_open") == 0
+    unknown = "SELECT serial FROM requests WHERE finish_reason = 'unknown' ORDER BY 1"
+    assert pipeline.store.rows(unknown) == lived
+    assert count(pipeline, "all_iterations") == distinct(pipeline) == 40

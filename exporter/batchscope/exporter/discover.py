@@ -111,6 +111,13 @@ class Followed:
         said = "detached" if state == "closed" else "died without a goodbye"
         self.marks.append(facts.mark(state, said, unix_ns=unix_ns, engine=self.engine))
 
+    def die(self, unix_ns: int) -> Rows:
+        """The engine is gone without a goodbye and all is read; final rows of what it left."""
+        rows = self.fold.end()
+        self.keep(rows)
+        self.end("dead", unix_ns)
+        return rows
+
     def publish(self) -> None:
         """Make what a scrape sees, as a copy that later folds don't touch."""
         self.view = view(

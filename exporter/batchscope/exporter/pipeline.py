@@ -215,9 +215,13 @@ class Pipeline:
         return sum(self._read(path, ring) for path, ring in list(self._rings.items())) > 0
 
     def _read(self, path: Path, ring: Followed) -> bool:
+        return self._folded(path, ring, ring.read)
+
+    def _folded(self, path: Path, ring: Followed, fold: Callable[[], Rows | None]) -> bool:
+        """Pass on what a fold makes; whether it made something."""
         ring.fold.slo = self._slo
         try:
-            rows = ring.read()
+            rows = fold()
         except Exception as error:  # noqa: BLE001 (isolated)
             self._isolate(path, ring, error)
             return False
@@ -267,8 +271,8 @@ class Pipeline:
             return
         if ring.state == "live":
             log.info("%s is gone", ring.engine)
-            ring.end("dead", self._wall())
-            ring.publish()
+            if not self._folded(path, ring, lambda: ring.die(self._wall())):
+                return
         if not ring.dirty and ring.committed == ring.reader.position:
             self._retire(path, ring)
 

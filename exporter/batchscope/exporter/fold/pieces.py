@@ -21,7 +21,7 @@ from batchscope.exporter.fold.layout import (
     heads_of,
 )
 from batchscope.exporter.fold.state import State
-from batchscope.exporter.tail import Chunk, Columns
+from batchscope.exporter.tail import Chunk, Columns, chunk_of
 from batchscope.schemas import records as r
 
 MEMBER_STEPS = 1 << 17
@@ -80,6 +80,11 @@ class Piece:
         return Part(
             columns.index[first:last], columns.fields[first:last], columns, first, self._cache
         )
+
+
+def nothing() -> Piece:
+    """A piece without records."""
+    return Piece(chunk_of([]), 0, 0, hidden=False, _cache={})
 
 
 class Cutter:

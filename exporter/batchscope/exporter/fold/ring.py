@@ -15,7 +15,7 @@ from batchscope.exporter.clock import hello_offset
 from batchscope.exporter.fold import iterations, requests, run_rows
 from batchscope.exporter.fold.layout import NULL
 from batchscope.exporter.fold.pieces import Cutter
-from batchscope.exporter.fold.sequence import fold_piece
+from batchscope.exporter.fold.sequence import fold_end, fold_piece
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.rows import Rows, joined
 from batchscope.exporter.tail import Chunk
@@ -41,7 +41,14 @@ class RingFold:
                 self._state, piece, slo=self.slo, block=self._block
             ).items():
                 out.setdefault(table, []).extend(parts)
-        return {table: self._with_ring(joined(parts)) for table, parts in out.items()}
+        return self._joined(out)
+
+    def end(self) -> Rows:
+        """Final rows when nothing will follow: who lives ends as `unknown`, like at a BYE.
+
+        Batches in flight stay open. A second time has nothing to say.
+        """
+        return self._joined(fold_end(self._state, slo=self.slo, block=self._block))
 
     def open_rows(self) -> Rows:
         """What isn't final: rewritten at each commit."""
@@ -107,6 +114,9 @@ class RingFold:
         if self.hello.get("unix_ns") is not None:
             out["engine_start_time_seconds", ()] = int(self.hello["unix_ns"])
         return out
+
+    def _joined(self, parts: Mapping[str, list[dict[str, Any]]]) -> Rows:
+        return {table: self._with_ring(joined(each)) for table, each in parts.items()}
 
     def _with_ring(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         n = len(next(iter(columns.values())))

@@ -26,7 +26,7 @@ from batchscope.exporter.fold.layout import (
     NULL,
     among,
 )
-from batchscope.exporter.fold.pieces import Piece
+from batchscope.exporter.fold.pieces import Piece, nothing
 from batchscope.exporter.fold.quantiles import trim
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.steps import steps_of
@@ -59,6 +59,18 @@ def fold_piece(
     _keep(work)
     if piece.hidden and (ended := forget_requests(state)) is not None:
         work.emit("runs", **ended)
+    return work.out
+
+
+def fold_end(state: State, *, slo: Slo | None, block: int | None) -> dict[str, list[Table]]:
+    """Nothing will follow and no BYE says so: as if one stood at the latest record's instant."""
+    ended = forget_requests(state)
+    work = _begin(state, nothing(), slo=slo, block=block)
+    if ended is not None:
+        work.emit("runs", **ended)
+    _break_off(work)
+    _end_all(work, pos=0, at=state.at, unix=state.unix)
+    _keep(work)
     return work.out
 
 
@@ -124,10 +136,14 @@ def _break_off(work: Work) -> None:
         suspect(state)
         work.roll.rows["suspect"] = 1
     if bye is not None:
-        work.ends = np.full(len(work.roll), bye.pos[0], np.int64)
         at = int(bye.fields["at_ns"][0])
         unix = at + int(work.offsets.at(bye.pos)[0])
-        requests.end_unknown(work, np.arange(len(work.roll)), at=at, unix=unix)
+        _end_all(work, pos=int(bye.pos[0]), at=at, unix=unix)
+
+
+def _end_all(work: Work, *, pos: int, at: int, unix: int) -> None:
+    work.ends = np.full(len(work.roll), pos, np.int64)
+    requests.end_unknown(work, np.arange(len(work.roll)), at=at, unix=unix)
 
 
 def _keep(work: Work) -> None:
