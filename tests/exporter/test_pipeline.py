@@ -456,7 +456,7 @@ def test_a_version_of_an_slo_never_means_two_sets_of_targets(rig: Any) -> None:
     assert told == [(1,)] * 4
 
 
-def test_requests_of_a_dead_engine_end_unknown_and_its_batch_stays_named(rig: Any) -> None:
+def test_requests_of_a_dead_engine_end_unknown_and_no_iteration_goes_with_them(rig: Any) -> None:
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 40)
     until(lambda: count(pipeline, "all_iterations") == 40)
