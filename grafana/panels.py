@@ -164,7 +164,7 @@ KV = (
           "percentunit", (
         (f"sum({of('kv_blocks', state='used')}) / sum({of('kv_blocks')})", "used"),
     )),
-    Panel("KV waste", "Token slots of held blocks that hold no token.", "short", (
+    Panel("KV waste", "Token slots of the last, partly filled block of each request.", "short", (
         total(of("kv_waste_tokens"), "tokens"),
     )),
 )

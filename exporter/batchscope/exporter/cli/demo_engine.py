@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from batchscope.engine.config import EngineConfig
     from batchscope.engine.engine import Engine
     from batchscope.workload.driver import OpenLoop
     from batchscope.workload.trace import Arrival, Trace
 
 NS_PER_S = 1_000_000_000
 IDLE_WAIT_S = 0.005
+FLOOD_S, FLOOD_REQUESTS = 3.0, 400
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Shape:
     """An engine and a traffic that press on each other: queues, preemptions, prefix hits.
 
     Rates are requests per second of the two tenants; `length_scale` shortens published lengths.
+    With a `utilisation` the rates give only their ratio: both are scaled to that share of what
+    this machine serves when it is flooded, so that a fast CPU is pressed, too, and a slow one not
+    drowned.
     """
 
     config: dict[str, Any]
@@ -35,6 +40,7 @@ class Shape:
     code_per_s: float
     length_scale: float
     patience_s: float
+    utilisation: float | None = None
 
 
 SHAPES = {
@@ -53,6 +59,7 @@ SHAPES = {
         code_per_s=1.2,
         length_scale=1 / 2,
         patience_s=3.0,
+        utilisation=0.8,
     ),
 }
 ABORT_RATIO = 0.03
@@ -63,6 +70,8 @@ TENANT_SEEDS = {"chat": 1, "code": 2}
 def main(argv: list[str]) -> int:
     """Run until SIGTERM, SIGINT, the time given, or the parent's death; print the totals."""
     spec = json.loads(argv[0])
+    if spec["utilisation"] is not None:
+        spec["load"] *= spec["utilisation"] * _served_per_s(spec) / _offered_per_s(spec)
     engine, handle = _observed_engine(spec)
     stop = _Stop(spec["parent"], spec["seconds"])
     traffic = {name: _traffic(name, spec) for name in TENANT_SEEDS}
@@ -93,13 +102,38 @@ class _Stop:
         return self._told or late or os.getppid() != self._parent
 
 
-def _observed_engine(spec: dict[str, Any]) -> tuple[Engine, Any]:
-    from batchscope.adapters import mini
-    from batchscope.engine.config import EngineConfig
+def _offered_per_s(spec: dict[str, Any]) -> float:
+    return sum(float(spec[f"{name}_per_s"]) for name in TENANT_SEEDS)
+
+
+def _served_per_s(spec: dict[str, Any]) -> float:
+    """Requests per second of an unobserved engine that always has a queue, for FLOOD_S."""
     from batchscope.engine.engine import Engine
 
-    config = EngineConfig(runner=spec["engine"], seed=spec["seed"], **spec["config"])
-    engine = Engine(config)
+    engine = Engine(_config(spec))
+    for name in TENANT_SEEDS:
+        trace = _traffic(name, spec)
+        share = spec[f"{name}_per_s"] / _offered_per_s(spec)
+        for arrival in list(trace)[: round(FLOOD_REQUESTS * share)]:
+            _submit(engine, name, arrival)
+    engine.step()
+    began, served = time.monotonic(), 0
+    while engine.has_work() and time.monotonic() < began + FLOOD_S:
+        served += len(engine.step())
+    return max(1.0, served / (time.monotonic() - began))
+
+
+def _config(spec: dict[str, Any]) -> EngineConfig:
+    from batchscope.engine.config import EngineConfig
+
+    return EngineConfig(runner=spec["engine"], seed=spec["seed"], **spec["config"])
+
+
+def _observed_engine(spec: dict[str, Any]) -> tuple[Engine, Any]:
+    from batchscope.adapters import mini
+    from batchscope.engine.engine import Engine
+
+    engine = Engine(_config(spec))
     return engine, mini.attach(engine, os.environ)
 
 
