@@ -28,6 +28,8 @@ from batchscope.exporter.cli.demo_engine import SHAPES
 from batchscope.exporter.cli.summary import live_lines, summary
 from batchscope.schemas.slo import DEMO_SLO, Slo, SloError
 
+NO_TOKEN = {"BATCHSCOPE_TOKEN": "", "BATCHSCOPE_TOKEN_FILE": ""}
+"""A demo is on loopback and asks its own exporter without one, whatever the environment says."""
 START_S, END_S, WINDOW_S = 90.0, 15.0, 5.0
 BAR = 24
 ENGINE_ENV = {"BATCHSCOPE": "1", "BATCHSCOPE_OVERHEAD": "0.25", "OMP_NUM_THREADS": "1"}
@@ -106,7 +108,7 @@ def _run(args: argparse.Namespace, folder: Path, children: contextlib.ExitStack)
     seconds = args.seconds or (30.0 if args.once else None)
     listen = _free(args.listen, quiet=args.once)
     board = None if args.once else _free(args.dashboard_listen, quiet=False)
-    env = os.environ | ENGINE_ENV | {"BATCHSCOPE_DIR": str(folder / "rings")}
+    env = os.environ | ENGINE_ENV | NO_TOKEN | {"BATCHSCOPE_DIR": str(folder / "rings")}
     store = args.store or folder / "demo.duckdb"
     exporter = _start(children, _serve(args, listen, store), env, log=folder / "exporter.log")
     _wait_for(exporter, f"http://{listen}/readyz", folder / "exporter.log")
