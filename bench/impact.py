@@ -77,7 +77,7 @@ class Subject:
         return statistics.median(walls), statistics.median(cpus)
 
 
-def run(*, quads: int = 12) -> dict[str, Any]:
+def run(*, quads: int = 36) -> dict[str, Any]:
     """{on_off, a_a: {interval, cpu: {difference, half_width}}}, ratios of the off blocks."""
     import torch
 
