@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchscope.exporter.rows import to_arrow
+from batchscope.exporter.rows import joined, to_arrow
 
 Columns = Mapping[str, Any]
 Rows = Mapping[str, Columns]
@@ -30,19 +30,7 @@ def tables(parts: Iterable[Rows]) -> dict[str, pa.Table]:
         for name, columns in rows.items():
             if name[0] != "_" and columns:
                 gathered.setdefault(name, []).append(columns)
-    return {name: to_arrow(name, _join(columns)) for name, columns in gathered.items()}
-
-
-def _join(parts: list[Columns]) -> Columns:
-    if len(parts) == 1:
-        return parts[0]
-    return {name: _concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _concatenate(columns: list[Any]) -> Any:
-    if isinstance(columns[0], np.ndarray):
-        return np.concatenate(columns)
-    return [value for column in columns for value in column]
+    return {name: to_arrow(name, joined(columns)) for name, columns in gathered.items()}
 
 
 def _column_bytes(column: Any) -> int:

@@ -6,7 +6,7 @@ text, lists of arrays. sql/tables/*.sql says what each column becomes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -96,7 +96,7 @@ def _hex(bits: npt.NDArray[np.int64]) -> Any:
     return pa.array(texts, pa.string(), mask=bits == NULL64)
 
 
-def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def joined(parts: Sequence[Columns]) -> Columns:
     """Several lots of rows of one table as one."""
     if len(parts) == 1:
         return parts[0]

@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from batchscope.exporter.cli.demo_engine import SHAPES
 from batchscope.exporter.cli.summary import live_lines, summary
+from batchscope.exporter.errors import BatchscopeError
 from batchscope.schemas.slo import DEMO_SLO, Slo, SloError
 
 NO_TOKEN = {"BATCHSCOPE_TOKEN": "", "BATCHSCOPE_TOKEN_FILE": ""}
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             raise DemoError(f"{args.store} is there already: two runs would be added up")
         with _workspace() as folder, contextlib.ExitStack() as children:
             return _run(args, folder, children)
-    except (DemoError, SloError, OSError) as error:
+    except (DemoError, SloError, BatchscopeError, OSError) as error:
         print(f"batchscope demo: {error}", file=sys.stderr)
         return 2
 
@@ -316,8 +317,8 @@ def _frame(url: str, elapsed: float, seconds: float | None) -> list[str]:
     from_unix_ns = time.time_ns() - int(WINDOW_S * 1e9)
     try:
         lines = live_lines(url, from_unix_ns=from_unix_ns)
-    except OSError as error:
-        lines = [f"the exporter does not answer: {error}"]
+    except BatchscopeError as error:
+        lines = [str(error)]
     return [_progress(elapsed, seconds), *lines]
 
 

@@ -99,11 +99,11 @@ def _resident(one: Resident) -> Finding:
     if one.problem:
         cure = "run as the engine's user, or share the folder by BATCHSCOPE_GROUP"
         return Finding("engine", "fix", one.problem, cure)
-    state = f"{one.state}, {engines.LEVEL_NAMES.get(one.level or 0, 'members')}"
+    dormant = one.state == "dormant"
+    level = "" if dormant else f", {engines.LEVEL_NAMES.get(one.level or 0, 'members')}"
     version_ = f"{one.about.get('kind', 'unknown')} {one.about.get('version', '')}".strip()
-    cure = "`batchscope attach` switches it on" if one.state == "dormant" else ""
-    state = one.state if one.state == "dormant" else state
-    return Finding("engine", "ok", f"{engines.name(one)}, {version_}: {state}", cure)
+    cure = "`batchscope attach` switches it on" if dormant else ""
+    return Finding("engine", "ok", f"{engines.name(one)}, {version_}: {one.state}{level}", cure)
 
 
 def _provided(one: Resident) -> Iterator[Finding]:

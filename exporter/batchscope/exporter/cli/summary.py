@@ -5,21 +5,18 @@ Reads the exporter over HTTP; the figures are those of the queries run_totals an
 
 from __future__ import annotations
 
-import json
 import urllib.parse
-import urllib.request
 from typing import Any
+
+from batchscope.exporter.cli.exporter_client import get
 
 Row = dict[str, Any]
 
 
 def fetch(url: str, query: str, **params: Any) -> list[Row]:
-    """Rows of a named query; raises OSError when the exporter can't be asked."""
+    """Rows of a named query; Unreachable or Refused when the exporter doesn't give them."""
     given = {k: v for k, v in params.items() if v is not None}
-    address = f"{url}/api/v1/query/{query}?{urllib.parse.urlencode(given)}"
-    request = urllib.request.Request(address, headers={"Accept": "application/json"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=15) as reply:  # noqa: S310
-        columns = json.load(reply)["columns"]
+    columns = get(url, f"/api/v1/query/{query}?{urllib.parse.urlencode(given)}")["columns"]
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
