@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.exporter.naive_fold import NaiveFold
 from tests.exporter.schedules import Engine
@@ -98,6 +98,7 @@ def _open(fold: RingFold) -> list[dict[str, Any]]:
     features=st.sampled_from(FEATURES),
     steps=st.integers(1, 80),
 )
+@example(seed=275, depth=3, features=BROKEN, steps=80)
 @settings(max_examples=60, deadline=None)
 def test_the_fold_says_what_a_plain_one_says(
     seed: int, depth: int, features: frozenset[str], steps: int

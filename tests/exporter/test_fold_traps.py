@@ -249,3 +249,17 @@ def test_a_request_that_still_waits_was_left_out_by_every_decision_since() -> No
     shown = fold.open_rows()["requests_open"]
     assert shown["serial"].tolist() == [1, 2]
     assert shown["deferrals"].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("empties", range(20))
+def test_what_comes_late_of_requests_that_ended_is_booked_to_nobody_else(empties: int) -> None:
+    s = Script().arrived(1, prompt=1, at=0).arrived(2, prompt=1, at=0)
+    s.scheduled(at=1, prefill=[(1, 0, 1), (2, 0, 1)]).completed(at=2)
+    s.scheduled(at=3, decode=[1, 2]).scheduled(at=4, decode=[1, 2]).completed(at=5, iteration=2)
+    s.finished(1, at=6, output=2).finished(2, at=6, output=2)
+    for at in range(empties):
+        s.empty(at=7 + at, first=7 + at, schedules=1)
+    s.completed(at=30, iteration=3, emitted={1: 0, 2: 0})
+    fold, rows = folded(s)
+    assert rows["requests"]["output_tokens"].tolist() == [2, 2]
+    assert fold.totals.counters["audit_violations", ("tokens_emitted",)] == 0

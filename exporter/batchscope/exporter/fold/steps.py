@@ -182,7 +182,7 @@ def _sorted(
     actor = np.concatenate([part["actor"] for part in parts])
     pos = np.concatenate([part["pos"] for part in parts]) - work.piece.lo
     n = len(actor)
-    low, middle = n.bit_length(), int(pos.max(initial=0)).bit_length()
+    low, middle = n.bit_length(), (work.piece.hi - work.piece.lo).bit_length()
     assert low + middle + len(work.roll).bit_length() < 63
     keys = np.sort((actor << (low + middle)) | (pos << low) | np.arange(n))
     order = keys & ((1 << low) - 1)
