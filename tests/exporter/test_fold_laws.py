@@ -99,6 +99,7 @@ def _open(fold: RingFold) -> list[dict[str, Any]]:
     steps=st.integers(1, 80),
 )
 @example(seed=275, depth=3, features=BROKEN, steps=80)
+@example(seed=146, depth=3, features=BROKEN, steps=80)
 @settings(max_examples=60, deadline=None)
 def test_the_fold_says_what_a_plain_one_says(
     seed: int, depth: int, features: frozenset[str], steps: int

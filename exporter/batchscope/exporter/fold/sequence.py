@@ -23,6 +23,7 @@ from batchscope.exporter.fold.flight import schedule
 from batchscope.exporter.fold.forget import forget_axis, forget_requests, hide, suspect
 from batchscope.exporter.fold.layout import (
     FAR,
+    IN_FLIGHT,
     NULL,
     among,
 )
@@ -154,13 +155,23 @@ def _keep(work: Work) -> None:
     stays = np.ones(len(work.roll), bool)
     stays[work.leavers] = False
     state.live = work.rows[stays]
-    state.gone = state.gone[state.gone["until"] >= state.next_id]
+    _forget_gone(state)
     trim(work)
     state.offset = work.offsets.last
     timed = [part for record in _TIMED if (part := piece.of(record)) is not None]
     if timed:
         latest = max(timed, key=lambda part: int(part.pos[-1]))
         state.at = int(latest.fields["at_ns"][-1])
+
+
+def _forget_gone(state: State) -> None:
+    """Who finished is remembered while some batch in flight may hold it.
+
+    A loss moves the next id on, but only a decision gives a batch up.
+    """
+    waiting = state.flight["iteration_id"][state.flight["done"] == 0]
+    oldest = min(state.next_id, int(waiting.min(initial=FAR)) + IN_FLIGHT)
+    state.gone = state.gone[state.gone["until"] >= oldest]
 
 
 def _look_for_the_lost(work: Work) -> None:
