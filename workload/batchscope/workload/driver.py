@@ -42,7 +42,7 @@ class OpenLoop:
         if not len(trace):
             raise TraceError("the trace has no arrival to offer")
         self._trace, self._start_ns, self._laps = trace, start_ns, laps
-        self._lap_ns = _lap_ns(trace)
+        self._lap_ns = trace.lap_ns
         self._handed = 0
         self._leaving: list[tuple[int, int, Arrival]] = []
         self._late_sum_ns = self._late_max_ns = 0
@@ -107,11 +107,3 @@ class OpenLoop:
             leaves_ns = at_ns + arrival.abort_after_ns
             heapq.heappush(self._leaving, (leaves_ns, arrival.ordinal, arrival))
         return arrival
-
-
-def _lap_ns(trace: Trace) -> int:
-    """The trace and a mean gap, so that repeating it keeps its rate. A trace of one instant has no
-    gap: a second.
-    """
-    gaps = len(trace) - 1
-    return trace.duration_ns + (trace.duration_ns // gaps if gaps else 0) or 10**9

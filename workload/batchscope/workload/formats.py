@@ -29,6 +29,8 @@ class Row(NamedTuple):
     prefix: tuple[int, ...] | None = None
     session: str | None = None
     model: str | None = None
+    abort_after_ns: int | None = None
+    block_tokens: int | None = None
 
 
 Parse = Callable[[Fields], Row]
@@ -97,13 +99,41 @@ def _hashed(fields: Fields, at_ns: int, *, session: str | None) -> Row:
     return Row(at_ns, prompt, output, prefix=blocks(fields, "hash_ids"), session=session)
 
 
+def batchscope(fields: Fields) -> Row:
+    """Our own, as `written` writes it: nanoseconds, nothing lost; null is unknown."""
+    known = {name: cell(fields, name) is not None for name in OWN_COLUMNS}
+    return Row(
+        instant_ns(fields, "at_ns", unit_ns=1),
+        tokens(fields, "prompt_tokens"),
+        tokens(fields, "output_tokens"),
+        prefix=blocks(fields, "prefix") if known["prefix"] else None,
+        session=str(fields["session"]) if known["session"] else None,
+        model=str(fields["model"]) if known["model"] else None,
+        abort_after_ns=_positive(fields, "abort_after_ns") if known["abort_after_ns"] else None,
+        block_tokens=_positive(fields, "block_tokens") if known["prefix"] else None,
+    )
+
+
+def _positive(fields: Fields, name: str) -> int:
+    value = instant_ns(fields, name, unit_ns=1)
+    if value < 1:
+        raise ValueError(f"{name} is {fields[name]!r}, not above 0")
+    return value
+
+
 _AZURE = frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})
 _BURSTGPT = frozenset(
     {"Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"}
 )
 _MOONCAKE = frozenset({"timestamp", "input_length", "output_length", "hash_ids"})
 
+OWN_COLUMNS = (
+    *("at_ns", "prompt_tokens", "output_tokens", "abort_after_ns"),
+    *("session", "model", "block_tokens", "prefix"),
+)
+
 FORMATS = (
+    Format("batchscope", frozenset(OWN_COLUMNS), lambda: batchscope),
     Format("azure-2023", _AZURE, lambda: azure, zoned=False),
     Format("azure-2024", _AZURE, lambda: azure, zoned=True),
     Format("burstgpt-v1", _BURSTGPT, lambda: burstgpt, no_output="failed"),

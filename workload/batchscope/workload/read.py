@@ -25,7 +25,7 @@ from batchscope.workload.formats import (
 )
 from batchscope.workload.lengths import LengthTable
 from batchscope.workload.source import Fields, Record, records
-from batchscope.workload.trace import Column, Trace, TraceError
+from batchscope.workload.trace import NEVER_NS, Column, Trace, TraceError
 
 T = TypeVar("T")
 
@@ -75,6 +75,8 @@ class _Reading:
         self._prefix: list[tuple[int, ...]] = []
         self._session: list[str | None] = []
         self._model: list[str | None] = []
+        self._leaves: list[int | None] = []
+        self._block_tokens = known.block_tokens
         self._start_ns: int | None = None
         self._read = 0
         self._skipped: Counter[str] = Counter()
@@ -86,6 +88,8 @@ class _Reading:
             self._take(row)
             if len(self._at_ns) == self._limit:
                 break
+        if self._prefix and len(self._prefix) != len(self._at_ns):
+            raise TraceError(f"{self._path}: some rows name shared blocks and others don't")
         at_ns = _column(self._at_ns) - (self._start_ns or 0)
         order = np.argsort(at_ns, kind="stable")  # equal instants keep the order of the file
         return Trace(
@@ -93,9 +97,10 @@ class _Reading:
             prompt_tokens=_column(self._prompt)[order],
             output_tokens=_column(self._output)[order],
             prefix=_ordered(self._prefix, order),
-            block_tokens=self._format.block_tokens,
+            block_tokens=self._block_tokens if self._prefix else None,
             session=_ordered(self._session, order) if any(self._session) else None,
             model=_ordered(self._model, order) if any(self._model) else None,
+            abort_after_ns=_patience(self._leaves, order),
             facts=self._facts(at_ns),
         )
 
@@ -110,10 +115,17 @@ class _Reading:
         self._output.append(row.output_tokens)
         self._session.append(row.session)
         self._model.append(row.model)
-        if row.prefix is not None and self._format.block_tokens is not None:
-            self._prefix.append(row.prefix)
-            expected = -(-row.prompt_tokens // self._format.block_tokens)
-            self._odd_prefixes += len(row.prefix) != expected
+        self._leaves.append(row.abort_after_ns)
+        if row.prefix is not None:
+            self._share(row, row.prefix)
+
+    def _share(self, row: Row, prefix: tuple[int, ...]) -> None:
+        size = row.block_tokens or self._format.block_tokens
+        if size != (self._block_tokens or size):
+            raise TraceError(f"{self._path}: blocks of {size} and of {self._block_tokens} tokens")
+        self._block_tokens = size
+        self._prefix.append(prefix)
+        self._odd_prefixes += size is not None and len(prefix) != -(-row.prompt_tokens // size)
 
     def _refusal(self, row: Row) -> str | None:
         if row.prompt_tokens == 0:
@@ -175,6 +187,13 @@ def _unknown(path: Path, first: Record) -> TraceError:
 
 def _column(values: "array[int]") -> Column:
     return np.array(values, dtype=np.int64)
+
+
+def _patience(leaves: list[int | None], order: Column) -> Column | None:
+    """None when every client waits for ever."""
+    if all(delay is None for delay in leaves):
+        return None
+    return np.array([NEVER_NS if d is None else d for d in leaves], dtype=np.int64)[order]
 
 
 def _ordered(values: list[Any], order: Column) -> tuple[Any, ...] | None:

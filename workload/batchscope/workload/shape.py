@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from batchscope.workload.trace import NEVER_NS, Column, Trace, TraceError, head
+from batchscope.workload.arrivals import stretched
+from batchscope.workload.trace import NEVER_NS, Column, Trace, TraceError, head, repeated
 
 
 def paced(trace: Trace, scale: float) -> Trace:
@@ -22,6 +23,17 @@ def paced(trace: Trace, scale: float) -> Trace:
         raise TraceError(f"a time scale must be above 0, got {scale}")
     at_ns = np.rint(trace.at_ns * scale).astype(np.int64)
     return _noted(replace(trace, at_ns=at_ns), time_scale=scale)
+
+
+def at_rate(trace: Trace, rate_per_s: float, *, requests: int) -> Trace:
+    """`requests` arrivals at exactly this mean rate; the trace begins anew when it is too short.
+    Raises TraceError unless the rate is above 0.
+    """
+    if not rate_per_s > 0:
+        raise TraceError(f"a rate must be above 0 requests per second, got {rate_per_s}")
+    longer = repeated(trace, requests)
+    at_ns = stretched(longer.at_ns - longer.at_ns[:1], rate_per_s=rate_per_s)
+    return _noted(replace(longer, at_ns=at_ns), rate_per_s=rate_per_s, repeated_to=requests)
 
 
 def clipped(

@@ -83,6 +83,14 @@ class Trace:
         """From the start of the trace to its last arrival; 0 when it is empty."""
         return int(self.at_ns[-1]) if len(self) else 0
 
+    @property
+    def lap_ns(self) -> int:
+        """The trace and a mean gap, so that repeating it keeps its rate. A trace of one instant has
+        no gap: a second.
+        """
+        gaps = len(self) - 1
+        return self.duration_ns + (self.duration_ns // gaps if gaps > 0 else 0) or 10**9
+
     def metadata(self) -> dict[str, Any]:
         """What a run's record should say about its traffic; JSON-able."""
         return {**self.facts, "requests": len(self), "duration_ns": self.duration_ns}
@@ -90,18 +98,41 @@ class Trace:
 
 def head(trace: Trace, requests: int) -> Trace:
     """The first `requests` arrivals of a trace (all when there are fewer)."""
-    return replace(
-        trace,
-        at_ns=trace.at_ns[:requests],
-        prompt_tokens=trace.prompt_tokens[:requests],
-        output_tokens=trace.output_tokens[:requests],
-        prefix=trace.prefix[:requests] if trace.prefix is not None else None,
-        session=trace.session[:requests] if trace.session is not None else None,
-        model=trace.model[:requests] if trace.model is not None else None,
-        abort_after_ns=trace.abort_after_ns[:requests]
-        if trace.abort_after_ns is not None
-        else None,
-    )
+    return _taken(trace, np.arange(min(requests, len(trace))))
+
+
+def repeated(trace: Trace, requests: int) -> Trace:
+    """`requests` arrivals: the trace begins anew after its end, as often as needed. Raises
+    TraceError when it is empty.
+    """
+    if not len(trace):
+        raise TraceError("the trace has no arrival to offer")
+    laps, rows = np.divmod(np.arange(requests), len(trace))
+    taken = _taken(trace, rows)
+    return replace(taken, at_ns=taken.at_ns + laps * trace.lap_ns)
+
+
+def _taken(trace: Trace, rows: Column) -> Trace:
+    """The named rows of every column."""
+    columns = {name: getattr(trace, name) for name in _COLUMNS}
+    return replace(trace, **{name: _rows(column, rows) for name, column in columns.items()})
+
+
+_COLUMNS = (
+    "at_ns",
+    "prompt_tokens",
+    "output_tokens",
+    "prefix",
+    "session",
+    "model",
+    "abort_after_ns",
+)
+
+
+def _rows(column: Any, rows: Column) -> Any:
+    if column is None or isinstance(column, np.ndarray):
+        return None if column is None else column[rows]
+    return tuple(column[row] for row in rows.tolist())
 
 
 def _abort(column: Column | None, row: int) -> int | None:
