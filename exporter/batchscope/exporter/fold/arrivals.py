@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from batchscope.exporter.clock import Offsets
-from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows, live_rows
+from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows, indices_of, live_rows, stacked
 from batchscope.exporter.fold.pieces import Part, Piece, needs_telling
 from batchscope.exporter.fold.roll import Roll, announced, fresh
 from batchscope.exporter.fold.state import State
@@ -29,15 +29,15 @@ def enter(state: State, piece: Piece, offsets: Offsets) -> tuple[Roll, Ints, Tab
         if part is None:
             continue
         serials = part.wide("serial")
-        new = fresh(serials, known.joined(np.concatenate(born)), state.gone["serial"])
+        new = fresh(serials, known.joined(stacked(born)), state.gone["serial"])
         if record is r.LIVE:
             _retold(known, part)
-        rows = make(part, offsets)[new]
+        rows = make(part, offsets).compress(new)
         born.append(rows)
         births.append(part.pos[new])
         arrivals.append(_for_spans(part, new, offsets))
         _keep_texts(state, part, new)
-    everyone, pos = np.concatenate(born), np.concatenate(births)
+    everyone, pos = stacked(born), np.concatenate(births)
     roll = known.joined(everyone)
     return roll, _positions(roll, everyone["serial"], pos), _in_order(arrivals, pos)
 
@@ -96,11 +96,11 @@ def _tell(rows: Rows, part: Part, which: Ints) -> None:
 def _retold(known: Roll, part: Part) -> None:
     """LIVE about requests that lived before a loss, or were seen before they were announced."""
     at = known.find(part.wide("serial"))
-    which = np.flatnonzero(at >= 0)
-    which = which[needs_telling(known.rows[at[which]])]
+    which = indices_of(at >= 0)
+    which = which[needs_telling(known.rows.take(at[which]))]
     if not len(which):
         return
-    rows, names = known.rows[at[which]], announced(part)[which]
+    rows, names = known.rows.take(at[which]), announced(part).take(which)
     for name in _IDENTITY:
         rows[name] = names[name]
     _tell(rows, part, which)
@@ -118,7 +118,7 @@ def _for_spans(part: Part, new: Bools, offsets: Offsets) -> Table:
 def _keep_texts(state: State, part: Part, new: Bools) -> None:
     """Ids in plain words, in rings that carry them."""
     lengths = part.fields["n_key_text"] | part.fields["n_external_text"]
-    for i in np.flatnonzero(new & (lengths > 0)).tolist():
+    for i in indices_of(new & (lengths > 0)).tolist():
         texts = [_text(part, name, i) for name in ("key_text", "external_text")]
         state.texts[int(part.fields["serial"][i])] = texts
 

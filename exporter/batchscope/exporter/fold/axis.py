@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import FAR, IN_FLIGHT, NULL, Bools, Ints
+from batchscope.exporter.fold.layout import FAR, IN_FLIGHT, NULL, Bools, Ints, indices_of
 from batchscope.exporter.fold.pieces import Part
 from batchscope.exporter.fold.work import Completions, Work
 from batchscope.schemas import records as r
@@ -28,7 +28,7 @@ def leave(work: Work) -> None:
         work.state.audit.judge(
             "one_end", valid, lambda i: f"request {serials[i]} finished, and was not live"
         )
-    work.finished, work.leavers = np.flatnonzero(valid), actors[valid]
+    work.finished, work.leavers = indices_of(valid), actors[valid]
     work.ends[work.leavers] = part.pos[valid]
 
 
@@ -62,7 +62,7 @@ def _match(work: Work, part: Part | None) -> tuple[Ints, Ints]:
     known &= part.pos < given_up(work, ids)
     first = np.zeros(len(ids), bool)
     first[np.unique(ids, return_index=True)[1]] = True
-    matched = np.flatnonzero(known & first)
+    matched = indices_of(known & first)
     return matched, rows[matched]
 
 
@@ -149,7 +149,7 @@ def _idle(work: Work, pos: Ints, at: Ints) -> tuple[Ints, Bools]:
 
 def _marks(work: Work, pos: Ints, at: Ints) -> tuple[Ints, Ints, Ints, Bools]:
     """(positions, instants, steps of the live count, is a completion) in order."""
-    born = np.flatnonzero((work.births >= 0) & (work.rows["arrived"] != NULL))
+    born = indices_of((work.births >= 0) & (work.rows["arrived"] != NULL))
     finished = work.piece.of(r.FINISHED)
     left_pos, left_at = np.empty(0, np.int64), np.empty(0, np.int64)
     if finished is not None:
@@ -181,7 +181,7 @@ def _judge_live(work: Work, places: Ints, live: Ints, base: int, since: int) -> 
     later = decisions.pos > since
     at = np.searchsorted(places, decisions.pos[later])
     ours = np.concatenate([[base], live])[at]
-    rows = work.flight[decisions.rows[later]]
+    rows = work.flight.take(decisions.rows[later])
     theirs = rows["running"] + rows["waiting"]
     work.state.audit.judge(
         "live_requests",

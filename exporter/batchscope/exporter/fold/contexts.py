@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints
+from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, indices_of
 from batchscope.exporter.fold.steps import PREEMPT, Steps
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
@@ -45,7 +45,7 @@ def contexts_of(work: Work, steps: Steps) -> Contexts:
     """Contexts of all entries."""
     stale, admission = _staleness(work, steps)
     recompute = np.zeros(len(steps), bool)
-    prefill = np.flatnonzero(steps.kind == 1)
+    prefill = indices_of(steps.kind == 1)
     first = first_preemptions(work)
     recompute[prefill] = steps.first[prefill] >= first[steps.actor[prefill]]
     before, after = _chain(work, steps, stale)
@@ -94,7 +94,7 @@ def _chain(work: Work, steps: Steps, stale: Bools) -> tuple[Ints, Ints]:
     value = np.where(steps.kind == 1, steps.start + steps.tokens, steps.start)
     base = np.where(anchor, value - total, 0)
     source = np.zeros(len(steps), np.int64)
-    source[anchor] = np.flatnonzero(anchor)
+    source[anchor] = indices_of(anchor)
     plain = steps.heads[~anchor[steps.heads]]
     entry = _entry(work, steps, steps.heads)
     base[plain] = (entry - (total - step)[steps.heads])[~anchor[steps.heads]]
@@ -124,7 +124,7 @@ def _entry(work: Work, steps: Steps, heads: Ints) -> Ints:
 
 def _before_anchors(steps: Steps, anchor: Bools, entry: Ints, *, before: Ints, after: Ints) -> None:
     """An anchor's own "before" is the "after" of the entry before it."""
-    at = np.flatnonzero(anchor)
+    at = indices_of(anchor)
     before[at] = np.where(at > 0, after[at - 1], 0)
     heads = np.zeros(len(steps), bool)
     heads[steps.heads] = True
@@ -145,7 +145,7 @@ def _stale_contexts(work: Work, steps: Steps, stale: Bools, before: Ints) -> Non
     held = np.where(inside, before[latest], work.rows["stale_ctx"][steps.actor])
     which = stale & (steps.kind == 0)
     before[which] = held[which]
-    at = np.flatnonzero(stale & (steps.kind == 1))
+    at = indices_of(stale & (steps.kind == 1))
     before[at] = steps.start[at]
 
 

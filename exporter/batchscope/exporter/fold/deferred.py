@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import NULL, REASONS, Ints
+from batchscope.exporter.fold.layout import NULL, REASONS, Ints, indices_of
 from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at
 from batchscope.exporter.fold.skips import Skips
 from batchscope.exporter.fold.work import Work
@@ -54,7 +54,7 @@ def _told(work: Work) -> Ints:
 
 def _left(work: Work, sums: Sums, spans: Spans, skips: Skips) -> tuple[Ints, Ints, Ints]:
     """(decision behind it, reason it waited for, instant) of each end of a waiter, in order."""
-    which = np.flatnonzero(spans.gone & spans.counted)
+    which = indices_of(spans.gone & spans.counted)
     which = which[np.argsort(work.ends[spans.actor[which]])]
     index = spans.end[which]
     passed = [skips.leaving.get(span, 0) for span in which.tolist()]

@@ -6,7 +6,7 @@ import numpy as np
 
 from batchscope.exporter.fold.contexts import Contexts
 from batchscope.exporter.fold.flight import PREEMPTED_LINK
-from batchscope.exporter.fold.layout import LINKS, NULL, Ints, table
+from batchscope.exporter.fold.layout import LINKS, NULL, Ints, stacked, table
 from batchscope.exporter.fold.pieces import Part
 from batchscope.exporter.fold.steps import PREEMPT, Steps
 from batchscope.exporter.fold.work import Work
@@ -36,7 +36,7 @@ def preemptions(work: Work) -> None:
     )
     code = np.full(len(ids), PREEMPTED_LINK)
     links = table(LINKS, iteration_id=ids, serial=serials, link=code, tokens=lost)
-    work.state.links = np.concatenate([work.state.links, links])
+    work.state.links = stacked([work.state.links, links])
     which, actor = work.concerned(serials, part.pos)
     np.add.at(work.rows["lost"], actor, lost[which])
     work.state.totals.count("preemptions", len(ids))

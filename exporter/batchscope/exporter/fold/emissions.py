@@ -17,6 +17,7 @@ from batchscope.exporter.fold.layout import (
     Bools,
     Ints,
     heads_of,
+    indices_of,
     lasts_of,
     shifted,
     spread,
@@ -49,10 +50,10 @@ class Emissions:
 
 def emissions_of(work: Work, steps: Steps) -> Emissions:
     """Link every emission with the one before it."""
-    at = np.flatnonzero(steps.emitted > 0)
+    at = indices_of(steps.emitted > 0)
     actor, j = steps.actor[at], steps.j[at]
     done, rows = work.completions, work.rows
-    heads = np.flatnonzero(heads_of(actor))
+    heads = indices_of(heads_of(actor))
     who, first, last = actor[heads], steps.first[at], steps.times[at] - 1
     k = j + (work.state.k - len(done))
     crossed = _crossed(work, steps, at, heads)
@@ -65,7 +66,7 @@ def emissions_of(work: Work, steps: Steps) -> Emissions:
     out_before += np.repeat(rows["out"][who] - out_before[heads], counts)
     steady = (previous_k == k - 1) & (steps.emitted[at] == 1) & done.plain[j] & ~crossed
     opens = np.zeros(len(at), bool)
-    maybe = np.flatnonzero((previous_c == NULL) & (out_before == 0))
+    maybe = indices_of((previous_c == NULL) & (out_before == 0))
     opens[maybe] = rows["out_known"][actor[maybe]] == 1
     return Emissions(at, k, previous_k, previous_c, previous_id, out_before, crossed, steady, opens)
 
@@ -87,7 +88,7 @@ def gap_rows(work: Work, steps: Steps, found: Emissions) -> Ints:
     j, emitted = steps.j[at], steps.emitted[at]
     odd = ~found.steady & (found.previous_c != NULL)
     burst = found.opens & (emitted > 1)
-    which = np.flatnonzero(odd | burst)
+    which = indices_of(odd | burst)
     raw = done.c[j[which]] - found.previous_c[which]
     length = np.where(burst[which], 0, np.maximum(raw, 0))
     work.state.totals.count("clamped_durations", int((odd[which] & (raw < 0)).sum()))
@@ -147,7 +148,7 @@ def _stretches(work: Work, steps: Steps, found: Emissions) -> None:
     rows, actor = work.rows, steps.actor[found.at]
     whole = rows["gaps_ok"] == 1
     steady = found.steady if whole.all() else found.steady & whole[actor]
-    heads = np.flatnonzero(heads_of(actor))
+    heads = indices_of(heads_of(actor))
     last = np.append(heads[1:], len(actor)) - 1
     who = actor[heads]
     was_open = shifted(steady, heads, rows["span"][who] != NULL)
@@ -178,14 +179,14 @@ def keep(work: Work, steps: Steps, found: Emissions, contexts: Contexts) -> None
     """Sums, instants and the last emission of each request into the roll."""
     rows, at, done = work.rows, found.at, work.completions
     actor = steps.actor[at]
-    last = np.flatnonzero(lasts_of(actor))
+    last = indices_of(lasts_of(actor))
     who, step = actor[last], at[last]
     more = steps.times[step] - 1
     final = steps.j[step] + more
     rows["last_c"][who] = rows["last_token"][who] = done.c[final]
     rows["last_k"][who] = found.k[last] + more
     rows["last_emit"][who] = steps.first[step] + more
-    opens = np.flatnonzero(found.opens)
+    opens = indices_of(found.opens)
     rows["first_token"][actor[opens]] = done.c[steps.j[at[opens]]]
     rows["first_k"][actor[opens]] = found.k[opens]
     _observe_first(work, actor[opens])
@@ -205,9 +206,9 @@ def _keep_crossed(work: Work, steps: Steps, at: Ints) -> None:
     mark = np.zeros(len(steps), np.int64)
     mark[at] = 1
     mark[steps.edges[steps.kind[steps.edges] == PREEMPT]] = 2
-    told = np.flatnonzero(mark)
+    told = indices_of(mark)
     actor = steps.actor[told]
-    last = np.flatnonzero(lasts_of(actor))
+    last = indices_of(lasts_of(actor))
     work.rows["crossed"][actor[last]] = mark[told[last]] == 2
 
 
@@ -220,7 +221,7 @@ def _keep_sums(work: Work, steps: Steps, contexts: Contexts) -> None:
     rows["steps"][who] += np.add.reduceat(steps.times, steps.heads)
     decode = np.where(steps.kind == 0, steps.tokens * steps.times, 0)
     rows["decode"][who] += np.add.reduceat(decode, steps.heads)
-    prefill = np.flatnonzero(steps.kind == 1)
+    prefill = indices_of(steps.kind == 1)
     actor, tokens = steps.actor[prefill], steps.tokens[prefill]
     np.add.at(rows["prefill"], actor, tokens)
     np.add.at(rows["recomputed"], actor, tokens * contexts.recompute[prefill])

@@ -17,7 +17,9 @@ from batchscope.exporter.fold.layout import (
     among,
     flight_rows,
     heads_of,
+    indices_of,
     spread,
+    stacked,
     table,
 )
 from batchscope.exporter.fold.pieces import Part, flags_of, hides_members, sources
@@ -64,7 +66,7 @@ def _append(work: Work, part: Part) -> None:
     rows = _rows(part, flags)
     rows["sched_unix"] = rows["at"] + work.offsets.at(part.pos)
     _add_sets(work, part, flags, rows)
-    work.flight = np.concatenate([work.flight, rows])
+    work.flight = stacked([work.flight, rows])
     n = len(part)
     work.decisions = Decisions(
         part.pos, rows["at"], rows["iteration_id"], rows["stop"], np.arange(first, first + n)
@@ -109,12 +111,12 @@ def _add_members(work: Work, part: Part, ids: Ints) -> None:
     start = rows["start"].astype(np.int64)
     prefill = table(PREFILL, iteration_id=owner, start=start, **columns)
     links = table(LINKS, iteration_id=owner, link=np.full(len(owner), PREFILL_LINK), **columns)
-    work.prefill = np.concatenate([work.prefill, prefill])
-    work.state.links = np.concatenate([work.state.links, links])
+    work.prefill = stacked([work.prefill, prefill])
+    work.state.links = stacked([work.state.links, links])
     offsets, rows = part.tail("drafts")
     owner = np.repeat(ids, np.diff(offsets))
     drafts = table(DRAFTS, iteration_id=owner, serial=rows["serial"], tokens=rows["tokens"])
-    work.drafts = np.concatenate([work.drafts, drafts])
+    work.drafts = stacked([work.drafts, drafts])
 
 
 def _follow_ids(work: Work) -> None:
@@ -145,15 +147,15 @@ def _resolve(work: Work) -> None:
 
 def _strange_decodes(work: Work) -> tuple[Ints, Ints]:
     """(serials, positions where they turn up) of decode members without a row."""
-    missing = np.flatnonzero(work.set_actors < 0)
+    missing = indices_of(work.set_actors < 0)
     old = len(work.set_offsets) - 1 - len(work.decisions)
     number = np.searchsorted(work.set_offsets, missing, side="right") - 1 - old
     return work.set_serials[missing], np.append(work.decisions.pos, -1)[np.maximum(number, -1)]
 
 
 def _strange_prefills(work: Work) -> tuple[Ints, Ints]:
-    missing = np.flatnonzero(work.prefill_actors < 0)
-    rows = work.prefill[missing]
+    missing = indices_of(work.prefill_actors < 0)
+    rows = work.prefill.take(missing)
     decisions = work.decisions
     at = np.searchsorted(decisions.ids, rows["iteration_id"])
     known = among(rows["iteration_id"], decisions.ids)
@@ -190,7 +192,7 @@ def set_members(work: Work, sets: Ints) -> tuple[Ints, Ints]:
 
 def keep_in_flight(work: Work, kept: Bools) -> None:
     """The flight table and its members as the next piece needs them; sets are renumbered."""
-    state, flight = work.state, work.flight[kept]
+    state, flight = work.state, work.flight.compress(kept)
     waiting = flight["done"] == 0
     used = [*flight["members"][waiting].tolist(), state.last_set]
     numbers = {old: new for new, old in enumerate(dict.fromkeys(u for u in used if u >= 0))}
@@ -204,8 +206,8 @@ def keep_in_flight(work: Work, kept: Bools) -> None:
     state.last_set = numbers.get(state.last_set, -1)
     state.flight = flight
     open_ids = flight["iteration_id"][waiting]
-    state.prefill = work.prefill[among(work.prefill["iteration_id"], open_ids)]
-    state.drafts = work.drafts[among(work.drafts["iteration_id"], open_ids)]
+    state.prefill = work.prefill.compress(among(work.prefill["iteration_id"], open_ids))
+    state.drafts = work.drafts.compress(among(work.drafts["iteration_id"], open_ids))
 
 
 def unknown_members(flight: Rows) -> Bools:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.fold import layout
-from batchscope.exporter.fold.layout import NULL, REASONS, Rows
+from batchscope.exporter.fold.layout import NULL, REASONS, Rows, indices_of
 from batchscope.exporter.fold.run_rows import state_columns
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.work import Work
@@ -53,8 +53,8 @@ def hide(work: Work) -> None:
     happened = np.sort(np.concatenate([work.decisions.pos, work.completions.pos]))
     since = np.maximum(work.births, work.piece.lo - 1)
     seen = np.searchsorted(happened, since, side="right") < np.searchsorted(happened, work.ends)
-    which = np.flatnonzero(seen)
-    rows = work.rows[which]
+    which = indices_of(seen)
+    rows = work.rows.take(which)
     _blur(rows)
     work.roll.rows[which] = rows
 

@@ -17,6 +17,7 @@ from batchscope.exporter.fold.layout import (
     Ints,
     Rows,
     among,
+    indices_of,
     spread,
 )
 from batchscope.exporter.fold.state import State
@@ -66,7 +67,7 @@ def measure(work: Work, steps: Steps, contexts: Contexts, gap_members: Ints) -> 
     if not len(done):
         return
     rows = done.rows
-    known = ~unknown_members(flight[rows])
+    known = ~unknown_members(flight.take(rows))
     product, recomputed = _prefill_sums(work)
     for name, values in (
         ("output", _output(work)),
@@ -80,7 +81,7 @@ def measure(work: Work, steps: Steps, contexts: Contexts, gap_members: Ints) -> 
 
 def _output(work: Work) -> Ints:
     done, part = work.completions, work.piece.of(r.COMPLETED)
-    rows = work.flight[done.rows]
+    rows = work.flight.take(done.rows)
     out: Ints = rows["n_decode"] + rows["n_prefill"]
     if part is None:
         return out
@@ -92,7 +93,7 @@ def _output(work: Work) -> Ints:
 def _decode_contexts(work: Work, steps: Steps, contexts: Contexts) -> Ints:
     """KV tokens that the decode members had computed before the step, NULL: of some unknown."""
     n = len(work.completions)
-    decode = np.flatnonzero(steps.kind == 0)
+    decode = indices_of(steps.kind == 0)
     late_j, _, late_serial = steps.late
     held = np.concatenate([contexts.before[decode], _late_contexts(work, late_serial)])
     j = np.concatenate([steps.j[decode], late_j])
@@ -119,7 +120,7 @@ def _late_contexts(work: Work, serials: Ints) -> Ints:
 
 
 def _of_gone(work: Work, serials: Ints, name: str) -> Ints:
-    gone = work.state.gone[np.argsort(work.state.gone["serial"])]
+    gone = work.state.gone.take(np.argsort(work.state.gone["serial"]))
     at = np.searchsorted(gone["serial"], serials)
     hit = np.append(gone["serial"], -1)[at] == serials
     return np.where(hit, np.append(gone[name], NULL)[at], NULL)
@@ -133,7 +134,7 @@ def _prefill_sums(work: Work) -> tuple[Ints, Ints]:
     j_of[done.rows] = np.arange(n)
     j = j_of[np.searchsorted(flight["iteration_id"], rows["iteration_id"])]
     mine = j >= 0
-    rows, j, actor = rows[mine], j[mine], work.prefill_actors[mine]
+    rows, j, actor = rows.compress(mine), j[mine], work.prefill_actors[mine]
     product = np.bincount(j, rows["tokens"] * rows["start"], n).astype(np.int64)
     first = np.append(
         np.where(work.rows["first_preempt"] == NULL, FAR, work.rows["first_preempt"]), FAR
@@ -150,10 +151,10 @@ def _prefill_sums(work: Work) -> tuple[Ints, Ints]:
 
 def audit(work: Work, steps: Steps, contexts: Contexts) -> None:
     """Judge the piece's decisions by their own numbers, and prefill chunks by the context."""
-    rows = work.flight[work.decisions.rows]
+    rows = work.flight.take(work.decisions.rows)
     ids, judge = rows["iteration_id"], work.state.audit.judge
     tokens = rows["prefill"] + rows["decode"]
-    capped = np.flatnonzero(rows["budget"] != NULL)
+    capped = indices_of(rows["budget"] != NULL)
     judge(
         "batch_budget",
         tokens[capped] <= rows["budget"][capped],
@@ -161,7 +162,7 @@ def audit(work: Work, steps: Steps, contexts: Contexts) -> None:
             f"iteration {ids[capped[i]]}: {tokens[capped[i]]} tokens of {rows['budget'][capped[i]]}"
         ),
     )
-    told = np.flatnonzero(
+    told = indices_of(
         np.all([rows[f"kv_{n}"] != NULL for n in ("total", "used", "evictable")], axis=0)
     )
     held = rows["kv_used"][told] + rows["kv_evictable"][told]
@@ -175,8 +176,8 @@ def audit(work: Work, steps: Steps, contexts: Contexts) -> None:
 
 
 def _audit_members(work: Work, rows: Rows) -> None:
-    known = np.flatnonzero(~unknown_members(rows))
-    rows = rows[known]
+    known = indices_of(~unknown_members(rows))
+    rows = rows.take(known)
     ids = rows["iteration_id"]
     sizes, _ = set_members(work, rows["members"])
     prefill = _per_iteration(work.prefill, ids, "tokens")
@@ -205,10 +206,10 @@ def _per_iteration(rows: Rows, ids: Ints, column: str | None) -> Ints:
 
 def _audit_chunks(work: Work, steps: Steps, contexts: Contexts) -> None:
     """A chunk begins where the context ends; the first one of all begins at its prefix hit."""
-    chunks = np.flatnonzero((steps.kind == 1) & ~contexts.stale)
+    chunks = indices_of((steps.kind == 1) & ~contexts.stale)
     before, start = contexts.before[chunks], steps.start[chunks]
     first = (before == 0) & (contexts.admission[chunks] == 0)
-    judged = np.flatnonzero((before != NULL) & ~first)
+    judged = indices_of((before != NULL) & ~first)
     order = judged[np.argsort(steps.pos[chunks[judged]], kind="stable")]
     serials = work.roll.serials[steps.actor[chunks[order]]]
     work.state.audit.judge(
@@ -225,14 +226,14 @@ def write(work: Work) -> None:
     told = flight["iteration_id"] + 1 < state.next_id
     final = dead | ((flight["done"] == 1) & told)
     _judge_returns(work, dead)
-    _emit(work, flight[final], _final_pos(work, final))
+    _emit(work, flight.compress(final), _final_pos(work, final))
     keep_in_flight(work, ~final)
 
 
 def _judge_returns(work: Work, dead: Bools) -> None:
     """Every batch comes back, but for those a loss swallowed."""
     flight, done = work.flight, work.completions
-    lost = np.flatnonzero(dead & (flight["judged"] == 1))
+    lost = indices_of(dead & (flight["judged"] == 1))
     ids = np.concatenate([flight["iteration_id"][done.rows], flight["iteration_id"][lost]])
     holds = np.repeat([True, False], [len(done), len(lost)])
     work.state.audit.judge(
@@ -256,26 +257,26 @@ def _final_pos(work: Work, final: Bools) -> Ints:
 def flush(work: Work) -> None:
     """Write completed rows although nothing will tell the cost of observing them."""
     done = work.flight["done"] == 1
-    _emit(work, work.flight[done], work.flight["iteration_id"][done])
+    _emit(work, work.flight.compress(done), work.flight["iteration_id"][done])
     keep_in_flight(work, ~done)
 
 
 def _emit(work: Work, rows: Rows, pos: Ints) -> None:
     if not len(rows):
         return
-    rows = rows[np.lexsort((rows["iteration_id"], pos))]
+    rows = rows.take(np.lexsort((rows["iteration_id"], pos)))
     work.emit("iterations", **columns(rows))
     links = work.state.links
     final = among(links["iteration_id"], rows["iteration_id"])
-    mine = links[final]
+    mine = links.compress(final)
     if len(mine):
         place = np.argsort(rows["iteration_id"])
         at = place[np.searchsorted(rows["iteration_id"], mine["iteration_id"], sorter=place)]
-        mine = mine[np.lexsort((mine["serial"], mine["link"], at))]
+        mine = mine.take(np.lexsort((mine["serial"], mine["link"], at)))
         names = ("iteration_id", "serial", "link", "tokens")
         work.emit("_links", **{name: mine[name].copy() for name in names})
     lately = links["iteration_id"] + IN_FLIGHT >= work.state.next_id
-    work.state.links = links[~final & lately]
+    work.state.links = links.compress(~final & lately)
 
 
 def columns(rows: Rows) -> dict[str, Any]:
@@ -306,7 +307,7 @@ def phases(rows: Rows) -> Ints:
 def count(work: Work) -> None:
     """Counters and histograms of the piece's decisions and completions."""
     totals, flight = work.state.totals, work.flight
-    decided, rows = flight[work.decisions.rows], flight[work.completions.rows]
+    decided, rows = flight.take(work.decisions.rows), flight.take(work.completions.rows)
     totals.observe("schedule_duration_seconds", decided["schedule_ns"])
     part = work.piece.of(r.SCHEDULED)
     if part is not None:
@@ -316,7 +317,7 @@ def count(work: Work) -> None:
         return
     phase = phases(rows)
     for code in np.unique(phase).tolist():
-        label, mine = str(_PHASES[code]), rows[phase == code]
+        label, mine = str(_PHASES[code]), rows.compress(phase == code)
         totals.count("iterations", len(mine), label)
         intervals = mine["interval"][mine["interval"] != NULL]
         totals.observe("iteration_interval_seconds", intervals, label)
@@ -329,7 +330,7 @@ def count(work: Work) -> None:
     totals.count("member_steps", int(members.sum()))
     totals.observe("batch_tokens", rows["prefill"] + rows["decode"])
     totals.observe("batch_requests", members)
-    gaps = rows[(rows["gap_members"] != NULL) & (rows["gap_members"] > 0)]
+    gaps = rows.compress((rows["gap_members"] != NULL) & (rows["gap_members"] > 0))
     totals.observe("time_between_tokens_seconds", gaps["interval"], weights=gaps["gap_members"])
 
 

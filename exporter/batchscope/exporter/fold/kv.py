@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from batchscope.exporter.fold.contexts import Contexts
-from batchscope.exporter.fold.layout import FAR, NULL, Ints, spread
+from batchscope.exporter.fold.layout import FAR, NULL, Ints, indices_of, spread
 from batchscope.exporter.fold.steps import Steps
 from batchscope.exporter.fold.work import Work
 
@@ -25,10 +25,10 @@ def held(work: Work, steps: Steps, contexts: Contexts) -> None:
         return
     before, after = _first_step(work, steps, contexts)
     where = _next_completion(work, steps.pos)
-    left = np.flatnonzero(work.ends < FAR)
+    left = indices_of(work.ends < FAR)
     at_end = _final(work, steps, contexts)[left]
     gone = np.searchsorted(done.pos, work.ends[left], side="right")
-    newly = np.flatnonzero(work.births >= 0)
+    newly = indices_of(work.births >= 0)
     born = np.searchsorted(done.pos, work.births[newly])
     start = work.rows["ctx"].copy()
     if work.piece.hidden:  # what is told in between is out of date with the next batch
@@ -61,14 +61,14 @@ def held(work: Work, steps: Steps, contexts: Contexts) -> None:
 def _first_step(work: Work, steps: Steps, contexts: Contexts) -> tuple[Ints, Ints]:
     """What the first completion of each entry changes; entries with more are grown after it."""
     before, after = contexts.before.copy(), contexts.after.copy()
-    stale = np.flatnonzero(contexts.stale)
+    stale = indices_of(contexts.stale)
     before[stale] = after[stale]
-    elsewhere = np.flatnonzero((steps.kind == 0) & ~contexts.stale)
+    elsewhere = indices_of((steps.kind == 0) & ~contexts.stale)
     heads = np.zeros(len(steps), bool)
     heads[steps.heads] = True
     first = elsewhere[heads[elsewhere]]
     before[first] = work.rows["ctx"][steps.actor[first]]
-    many = np.flatnonzero(steps.times > 1)
+    many = indices_of(steps.times > 1)
     known = after[many] != NULL
     after[many] = np.where(known, contexts.before[many] + steps.emitted[many], NULL)
     return before, after
@@ -119,7 +119,7 @@ def _waste_of_blocks(waste: Ints, steps: Steps, before: Ints, size: int) -> None
     Members count by context modulo the block size, so a block of completions costs size x size.
     """
     starts, times = steps.blocks
-    many = np.flatnonzero(steps.times > 1)
+    many = indices_of(steps.times > 1)
     if not len(many):
         return
     number = np.full(len(waste), -1, np.int64)

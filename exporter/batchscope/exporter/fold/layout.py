@@ -5,6 +5,7 @@ NULL is -2**63 in every column. Used by all parts of the fold.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,8 @@ NULL = NULL64
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.void]
+"""Structured rows. Select them by `take` and `compress`, join them by `stacked`: those move bytes
+where an index or np.concatenate copies field by field (256 live requests: 15 us against 200)."""
 
 FAR = 2**62
 """A position behind every record."""
@@ -128,6 +131,25 @@ def wide(column: npt.NDArray[np.generic], null: int | None = None) -> Ints:
     return out
 
 
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """Rows of several tables of one layout, one after another (np.concatenate: 70 us, this 8)."""
+    words = [part.view(np.int64) for part in parts]
+    return np.concatenate(words).view(parts[0].dtype)
+
+
+def indices_of(mask: Bools) -> Ints:
+    """Where a mask holds (np.flatnonzero takes 6x)."""
+    return mask.nonzero()[0]
+
+
+def steps_between(values: Ints, first: int = 0) -> Ints:
+    """Each value less the one before it, the first one less `first` (np.diff takes 10x)."""
+    out = values.copy()
+    out[1:] -= values[:-1]
+    out[:1] -= first
+    return out
+
+
 def spread(starts: Ints, counts: Ints) -> Ints:
     """start, start + 1, ... for each start, as many as its count, one after another."""
     ends = np.cumsum(counts)
@@ -150,11 +172,13 @@ def lasts_of(values: npt.NDArray[Any]) -> Bools:
 
 
 def among(values: npt.NDArray[Any], known: npt.ArrayLike) -> Bools:
-    """Which values are known ones (np.isin takes 25 us on nothing)."""
-    known = np.asarray(known)
-    if not len(values) or not len(known):
+    """Which values are known ones (np.isin takes 30 us, 25 on nothing)."""
+    ordered = np.sort(known)
+    if not len(values) or not len(ordered):
         return np.zeros(len(values), bool)
-    return np.isin(values, known)
+    at = ordered.searchsorted(values)
+    at[at == len(ordered)] = 0
+    return np.asarray(ordered[at] == values)
 
 
 def shifted(values: npt.NDArray[Any], heads: Ints, first: npt.ArrayLike) -> npt.NDArray[Any]:

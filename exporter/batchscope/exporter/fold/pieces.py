@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.exporter.fold.layout import (
-    FAR,
-    NULL,
-    Bools,
-    Ints,
-    Rows,
-    heads_of,
-)
+from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, Rows, heads_of, indices_of
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.tail import Chunk, Columns, chunk_of
 from batchscope.schemas import records as r
@@ -138,7 +131,7 @@ def _by_size(chunk: Chunk) -> Ints:
         return np.empty(0, np.int64)
     members = columns.fields["n_decode"].astype(np.int64) + columns.fields["n_prefill"]
     full = np.cumsum(members) // MEMBER_STEPS
-    return np.asarray(columns.index[np.flatnonzero(np.diff(full, prepend=0))])
+    return np.asarray(columns.index[indices_of(np.diff(full, prepend=0))])
 
 
 def _tells_news(chunk: Chunk, state: State) -> bool:
@@ -205,7 +198,7 @@ def flags_of(flags: npt.NDArray[np.uint16], *, last_set: int) -> Ints:
 
 def sources(flags: Ints) -> Ints:
     """Index of the latest decision that names its decode members, -1: before these."""
-    own = np.flatnonzero(flags & r.SAME_DECODES == 0)
+    own = indices_of(flags & r.SAME_DECODES == 0)
     return np.append(own, -1)[np.searchsorted(own, np.arange(len(flags)), side="right") - 1]
 
 
@@ -213,5 +206,5 @@ def _stretches(pos: Ints, veiled: Any) -> tuple[Ints, Ints]:
     order = np.argsort(pos)
     pos, veiled = pos[order], veiled[order]
     edges = np.diff(veiled.astype(np.int8), prepend=0, append=0)
-    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    starts, ends = indices_of(edges == 1), indices_of(edges == -1)
     return pos[starts], pos[ends - 1] + 1

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from batchscope.exporter.fold.emissions import SPAN, SPECIAL
-from batchscope.exporter.fold.layout import GAP_WINDOW, GAPS, NULL, Bools, Ints, Rows, spread, table
+from batchscope.exporter.fold.layout import (
+    GAP_WINDOW,
+    GAPS,
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    indices_of,
+    spread,
+    stacked,
+    table,
+)
 from batchscope.exporter.fold.work import Work
 
 QUANTILES = {"tbt_p50": (50, 100), "tbt_p90": (90, 100), "tbt_p95": (95, 100), "tbt_p99": (99, 100)}
@@ -16,25 +27,25 @@ _GAP_BITS = 42
 
 def open_gaps(work: Work) -> Rows:
     """All gaps of live requests but the stretches that are still open."""
-    kept = np.concatenate([work.state.gaps, *work.gaps])
+    kept = stacked([work.state.gaps, *work.gaps])
     work.gaps = []
     return kept
 
 
 def settle(work: Work, leavers: Ints) -> dict[str, Ints]:
     """Quantiles of the leavers, in their order; NULL where gaps are missing or there are none."""
-    state, rows = work.state, work.rows[leavers]
+    state, rows = work.state, work.rows.take(leavers)
     gaps = open_gaps(work)
     place = np.full(len(work.roll) + 1, -1, np.int64)
     place[leavers] = np.arange(len(leavers))
     owner = place[work.roll.find(gaps["serial"])]
-    state.gaps = gaps[owner < 0]
+    state.gaps = gaps.compress(owner < 0)
     if not len(leavers):
         return {name: np.empty(0, np.int64) for name in (*QUANTILES, "tbt_max")}
     complete = _complete(work, leavers, rows)
     told = (owner >= 0) & np.append(complete, False)[owner]
-    last = np.flatnonzero(complete & (rows["span"] != NULL))
-    mine = np.concatenate([gaps[told], _last_stretches(rows[last])])
+    last = indices_of(complete & (rows["span"] != NULL))
+    mine = stacked([gaps.compress(told), _last_stretches(rows.take(last))])
     who, lengths = _expanded(work, mine, np.concatenate([owner[told], last]))
     return _discrete(who, lengths, complete)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import NULL, REASONS, Bools, Ints
+from batchscope.exporter.fold.layout import NULL, REASONS, Bools, Ints, indices_of
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
 from batchscope.schemas.reasons import DeferralReason
@@ -31,7 +31,7 @@ class Sums:
         """(decisions, ns) by reason up to instants that lie before decision `index`."""
         time = self.time[index]
         d, stop = self.d[index], self.stop[index]
-        since = np.flatnonzero(d != NULL)
+        since = indices_of(d != NULL)
         time[since, stop[since]] += np.maximum(instant[since] - d[since], 0)
         return self.count[index], time
 
@@ -70,7 +70,7 @@ def sums_of(work: Work) -> Sums:
     steps = np.zeros((n + 1, REASONS), np.int64)
     steps[np.arange(1, n + 1), stop] = 1
     spent = np.zeros((n + 1, REASONS), np.int64)
-    known = np.flatnonzero(d[:-1] != NULL)
+    known = indices_of(d[:-1] != NULL)
     spent[known + 1, stops[known]] = np.maximum(d[known + 1] - d[known], 0)
     count = state.cum_n + np.cumsum(steps, axis=0)
     return Sums(count, state.cum_t + np.cumsum(spent, axis=0), d, stops)

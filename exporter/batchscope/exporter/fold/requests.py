@@ -8,7 +8,16 @@ import numpy as np
 
 from batchscope.exporter.audit import E2E_TOLERANCE_NS
 from batchscope.exporter.fold.edges import due
-from batchscope.exporter.fold.layout import GONE, IN_FLIGHT, NULL, Ints, Rows, table
+from batchscope.exporter.fold.layout import (
+    GONE,
+    IN_FLIGHT,
+    NULL,
+    Ints,
+    Rows,
+    indices_of,
+    stacked,
+    table,
+)
 from batchscope.exporter.fold.quantiles import QUANTILES, settle
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.verdicts import judge
@@ -53,7 +62,7 @@ def finish(work: Work) -> None:
     quantiles = settle(work, work.leavers)
     if finished is None or not len(work.leavers):
         return
-    rows, which, state = work.rows[work.leavers], work.finished, work.state
+    rows, which, state = work.rows.take(work.leavers), work.finished, work.state
     told = {
         "finished_at_ns": finished.wide("at_ns")[which],
         "finish_reason": finished.wide("reason")[which],
@@ -86,7 +95,7 @@ def end_unknown(work: Work, leavers: Ints, *, at: int, unix: int) -> None:
     told["finished_at_ns"] = np.full(n, at)
     told["finish_reason"] = np.full(n, FinishReason.UNKNOWN.code)
     work.rows["broken"][leavers] = 1
-    _write(work, work.rows[leavers], told, np.full(n, unix), quantiles)
+    _write(work, work.rows.take(leavers), told, np.full(n, unix), quantiles)
     _bury(work, np.full(n, work.state.next_id))
 
 
@@ -171,8 +180,8 @@ def _count(work: Work, columns: dict[str, Any]) -> None:
 
 def _audit(work: Work, rows: Rows, told: dict[str, Ints]) -> None:
     """What only holds for requests that were seen whole."""
-    whole = np.flatnonzero((rows["broken"] == 0) & (rows["named"] == 1))
-    rows = rows if len(whole) == len(rows) else rows[whole]
+    whole = indices_of((rows["broken"] == 0) & (rows["named"] == 1))
+    rows = rows if len(whole) == len(rows) else rows.take(whole)
     judge_ = work.state.audit.judge
     said = told["engine_output_tokens"][whole]
     serials = rows["serial"]
@@ -184,7 +193,7 @@ def _audit(work: Work, rows: Rows, told: dict[str, Ints]) -> None:
     _audit_prefill(work, rows)
     ours = _since(rows["last_token"], rows["arrived"])
     theirs = told["engine_e2e_ns"][whole]
-    both = np.flatnonzero((ours != NULL) & (theirs != NULL))
+    both = indices_of((ours != NULL) & (theirs != NULL))
     judge_(
         "engine_e2e",
         ours[both] <= theirs[both] + E2E_TOLERANCE_NS,
@@ -198,7 +207,7 @@ def _audit_prefill(work: Work, rows: Rows) -> None:
     """Prefill = sum over admissions of what each had to compute, less what was left."""
     running = rows["wait"] == 0
     expected = rows["due"] + np.where(running, due(rows["ctx"], rows["target"], rows["hit"]), 0)
-    told = np.flatnonzero((rows["hit"] != NULL) | (rows["steps"] == 0))
+    told = indices_of((rows["hit"] != NULL) | (rows["steps"] == 0))
     fresh, expected, serials = rows["fresh"][told], expected[told], rows["serial"][told]
     work.state.audit.judge(
         "prefill_sum",
@@ -218,7 +227,7 @@ def _bury(work: Work, next_id: Ints) -> None:
         first_preempt=rows["first_preempt"][who],
         named=rows["named"][who],
     )
-    work.state.gone = np.concatenate([work.state.gone, gone])
+    work.state.gone = stacked([work.state.gone, gone])
 
 
 def open_rows(state: State, slo: bool) -> dict[str, Any]:  # noqa: FBT001

@@ -8,14 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.exporter.fold.layout import (
-    NULL,
-    Bools,
-    Ints,
-    Rows,
-    among,
-    live_rows,
-)
+from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows, among, live_rows, stacked
 from batchscope.exporter.fold.pieces import Part
 from batchscope.schemas import records as r
 
@@ -27,7 +20,7 @@ class Roll:
     """Rows of requests in order of serial; `find` maps serials to their indices."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows = rows[np.argsort(rows["serial"], kind="stable")]
+        self.rows = rows.take(np.argsort(rows["serial"], kind="stable"))
         self.serials: Ints = np.ascontiguousarray(self.rows["serial"])
         self._table = _lookup(self.serials)
 
@@ -52,7 +45,7 @@ class Roll:
 
     def joined(self, more: Rows) -> Roll:
         """A roll with more rows."""
-        return Roll(np.concatenate([self.rows, more])) if len(more) else self
+        return Roll(stacked([self.rows, more])) if len(more) else self
 
 
 def _lookup(serials: Ints) -> Ints | None:

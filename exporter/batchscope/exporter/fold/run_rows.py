@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.exporter.fold.layout import EMITTED, NULL, Ints, Rows, heads_of, table
+from batchscope.exporter.fold.layout import (
+    EMITTED,
+    NULL,
+    Ints,
+    Rows,
+    heads_of,
+    indices_of,
+    stacked,
+    table,
+)
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.work import Work
 
@@ -27,7 +36,7 @@ def from_roll(work: Work, actors: Ints, pos: Ints) -> Rows:
     out["actor"], out["pos"] = actors, pos
     for name in KEPT:
         out[name] = work.rows[f"run_{name}"][actors]
-    return np.asarray(out[(out["phase"] != 0) & (out["n"] > 0)])
+    return out.compress((out["phase"] != 0) & (out["n"] > 0))
 
 
 def close(
@@ -52,11 +61,11 @@ def _text(actor: int, e: int, tails: Tails) -> npt.NDArray[np.int64] | None:
 
 def write(work: Work, done: list[Rows], texts: list[npt.NDArray[np.int64] | None]) -> None:
     """Rows of `runs`, in order of their ends."""
-    rows = np.concatenate([np.zeros(0, RUN), *done])
+    rows = stacked([np.zeros(0, RUN), *done])
     if not len(rows):
         return
     order = np.lexsort((rows["actor"], rows["pos"]))
-    rows = rows[order]
+    rows = rows.take(order)
     serials = work.roll.serials[rows["actor"]]
     work.emit("runs", **columns(serials, rows), emitted=[texts[i] for i in order.tolist()])
 
@@ -79,12 +88,12 @@ def columns(serials: Ints, rows: Rows) -> dict[str, Ints]:
 
 def state_columns(state: State) -> dict[str, Any]:
     """Open runs as rows."""
-    live = state.live[(state.live["run_phase"] != 0) & (state.live["run_n"] > 0)]
+    live = state.live.compress((state.live["run_phase"] != 0) & (state.live["run_n"] > 0))
     rows = np.zeros(len(live), RUN)
     for name in KEPT:
         rows[name] = live[f"run_{name}"]
     texts: list[npt.NDArray[np.int64] | None] = [None] * len(live)
-    for i in np.flatnonzero(rows["e"] == UNEVEN).tolist():
+    for i in indices_of(rows["e"] == UNEVEN).tolist():
         texts[i] = state.emitted["tokens"][state.emitted["serial"] == live["serial"][i]]
     return {**columns(live["serial"].copy(), rows), "emitted": texts}
 
@@ -105,8 +114,8 @@ def tails_of(work: Work) -> Tails:
     kept = work.state.emitted
     if not len(kept):
         return {}
-    kept = kept[np.argsort(kept["serial"], kind="stable")]
-    starts = np.flatnonzero(heads_of(kept["serial"]))
+    kept = kept.take(np.argsort(kept["serial"], kind="stable"))
+    starts = indices_of(heads_of(kept["serial"]))
     actors = work.roll.find(kept["serial"][starts]).tolist()
     parts = np.split(kept["tokens"], starts[1:])
     return {actor: [part] for actor, part in zip(actors, parts, strict=True)}
@@ -122,4 +131,4 @@ def keep_tails(work: Work, tails: Tails) -> None:
         )
         for actor, tail in sorted(tails.items())
     ]
-    work.state.emitted = np.concatenate([np.zeros(0, EMITTED), *parts])
+    work.state.emitted = stacked([np.zeros(0, EMITTED), *parts])

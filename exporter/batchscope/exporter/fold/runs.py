@@ -20,6 +20,7 @@ from batchscope.exporter.fold.layout import (
     Ints,
     Rows,
     heads_of,
+    indices_of,
     lasts_of,
 )
 from batchscope.exporter.fold.run_rows import (
@@ -65,7 +66,7 @@ def runs(work: Work, steps: Steps, contexts: Contexts) -> None:
     tails = tails_of(work)
     done: list[Rows] = []
     texts: list[npt.NDArray[np.int64] | None] = []
-    at = np.flatnonzero(steps.kind < PREEMPT)
+    at = indices_of(steps.kind < PREEMPT)
     if len(at):
         groups = _groups(work, steps, contexts, at)
         found = _rows(work, steps, contexts, groups)
@@ -84,7 +85,7 @@ def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
     gap[1:] -= steps.times[at][:-1] - 1
     gap[head] = steps.first[at][head] - rows["last_step"][actor[head]]
     begins = _begins(work, steps, at, head=head, gap=gap, hard=_differs(work, steps, contexts, at))
-    first = np.flatnonzero(begins | head)
+    first = indices_of(begins | head)
     end = np.append(first[1:], len(at))
     same = np.append(actor[first[1:]] == actor[first[:-1]], False)
     following = np.append(steps.pos[at[first[1:]]], FAR)
@@ -105,7 +106,7 @@ def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
 def _differs(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Bools:
     """Which steps can't continue the run before them, whatever their distance."""
     rows, actor = work.rows, steps.actor[at]
-    heads = np.flatnonzero(heads_of(actor))
+    heads = indices_of(heads_of(actor))
     phase = np.where(steps.kind[at] == 1, PREFILL, DECODE)
     tokens, emitted = steps.tokens[at], steps.emitted[at]
     start, who = steps.start[at], actor[heads]
@@ -115,7 +116,7 @@ def _differs(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Bools:
     out |= _changed(contexts.recompute[at].astype(np.int64), rows["run_recompute"][who], heads)
     out |= _changed(contexts.admission[at], rows["run_admission"][who], heads)
     out |= _changed(emitted, rows["run_e"][who], heads) & ((phase == PREFILL) | (tokens == 1))
-    prefill = np.flatnonzero(phase == PREFILL)
+    prefill = indices_of(phase == PREFILL)
     expected = np.concatenate([[0], (start + tokens)[:-1]])
     expected[heads] = ends
     out[prefill] |= start[prefill] != expected[prefill]
@@ -137,7 +138,7 @@ def _begins(work: Work, steps: Steps, at: Ints, *, head: Bools, gap: Ints, hard:
     successive changes of distance every other one begins a run: parity since the last sure step.
     """
     many = steps.times[at] > 1
-    heads = np.flatnonzero(head)
+    heads = indices_of(head)
     changed = np.empty(len(at), bool)
     changed[1:] = gap[1:] != gap[:-1]
     stride = work.rows["run_stride"][steps.actor[at[heads]]]
@@ -206,12 +207,12 @@ def _settle(
 ) -> None:
     """Ended runs to `done`, open ones to the roll; the long and the uneven ones one by one."""
     special = (found["n"] >= RUN_STEPS) | (found["e"] == UNEVEN)
-    plain = found[~special]
-    ended = plain[plain["pos"] < FAR]
+    plain = found.compress(~special)
+    ended = plain.compress(plain["pos"] < FAR)
     done.append(ended)
     texts.extend([None] * len(ended))
-    _to_roll(work, plain[plain["pos"] == FAR])
-    for i in np.flatnonzero(special).tolist():
+    _to_roll(work, plain.compress(plain["pos"] == FAR))
+    for i in indices_of(special).tolist():
         _settle_one(
             work, steps, groups, found[i : i + 1].copy(), i, tails=tails, done=done, texts=texts
         )
@@ -311,5 +312,5 @@ def _replace(
 
 
 def _keep_last(work: Work, steps: Steps, at: Ints) -> None:
-    last = at[np.flatnonzero(lasts_of(steps.actor[at]))]
+    last = at[indices_of(lasts_of(steps.actor[at]))]
     work.rows["last_step"][steps.actor[last]] = steps.first[last] + steps.times[last] - 1

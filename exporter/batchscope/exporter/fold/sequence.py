@@ -21,12 +21,7 @@ from batchscope.exporter.fold import (
 from batchscope.exporter.fold.arrivals import enter
 from batchscope.exporter.fold.flight import schedule
 from batchscope.exporter.fold.forget import forget_axis, forget_requests, hide, suspect
-from batchscope.exporter.fold.layout import (
-    FAR,
-    IN_FLIGHT,
-    NULL,
-    among,
-)
+from batchscope.exporter.fold.layout import FAR, IN_FLIGHT, NULL, among, indices_of
 from batchscope.exporter.fold.pieces import Piece, nothing
 from batchscope.exporter.fold.quantiles import trim
 from batchscope.exporter.fold.state import State
@@ -154,7 +149,7 @@ def _keep(work: Work) -> None:
         _look_for_the_lost(work)
     stays = np.ones(len(work.roll), bool)
     stays[work.leavers] = False
-    state.live = work.rows[stays]
+    state.live = work.rows.compress(stays)
     _forget_gone(state)
     trim(work)
     state.offset = work.offsets.last
@@ -171,7 +166,7 @@ def _forget_gone(state: State) -> None:
     """
     waiting = state.flight["iteration_id"][state.flight["done"] == 0]
     oldest = min(state.next_id, int(waiting.min(initial=FAR)) + IN_FLIGHT)
-    state.gone = state.gone[state.gone["until"] >= oldest]
+    state.gone = state.gone.compress(state.gone["until"] >= oldest)
 
 
 def _look_for_the_lost(work: Work) -> None:
@@ -184,7 +179,7 @@ def _look_for_the_lost(work: Work) -> None:
     stays = np.ones(len(rows), bool)
     stays[work.leavers] = False
     heard = int((stays & (rows["suspect"] == 0)).sum())
-    lost = np.flatnonzero(stays & (rows["suspect"] == 1))
+    lost = indices_of(stays & (rows["suspect"] == 1))
     state.check_id, state.check_step = (
         int(decisions.ids[-1]) + state.check_step,
         state.check_step * 2,
@@ -218,7 +213,7 @@ def _judge_seqs(work: Work) -> None:
     state, piece = work.state, work.piece
     seqs = piece.chunk.seqs[piece.lo : piece.hi]
     before = np.concatenate([[state.seq], seqs[:-1] + 1])
-    known = np.flatnonzero(before != NULL)
+    known = indices_of(before != NULL)
     if piece.of(r.LOSS) is None:
         state.audit.judge(
             "seq_continuity",

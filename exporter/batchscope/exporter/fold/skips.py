@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import SKIPS, Ints, table
+from batchscope.exporter.fold.layout import SKIPS, Ints, indices_of, table
 from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
@@ -167,7 +167,7 @@ def _settle(
 def _span_at(work: Work, spans: Spans, serial: int, pos: int) -> int | None:
     """The wait of a request that a position lies in."""
     actor = int(work.roll.find(np.array([serial]))[0])
-    mine = np.flatnonzero((spans.actor == actor) & (spans.pos < pos))
+    mine = indices_of((spans.actor == actor) & (spans.pos < pos))
     return int(mine[np.argmax(spans.pos[mine])]) if len(mine) else None
 
 

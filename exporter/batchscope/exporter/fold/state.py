@@ -120,7 +120,7 @@ class State:
         head |= {name: sorted(head[name].items()) for name in _DICTS}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         # each piece appends what it saw: only the order of one request's emissions has a meaning
-        arrays["emitted"] = self.emitted[np.argsort(self.emitted["serial"], kind="stable")]
+        arrays["emitted"] = self.emitted.take(np.argsort(self.emitted["serial"], kind="stable"))
         for name in ("gaps", "skips", "links"):
             arrays[name] = np.sort(arrays[name])
         return pack(FOLD_VERSION, head=head, arrays=arrays)

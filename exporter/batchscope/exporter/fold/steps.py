@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.fold.flight import set_members
-from batchscope.exporter.fold.layout import (
-    NULL,
-    Bools,
-    Ints,
-    Rows,
-    among,
-    heads_of,
-)
+from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows, among, heads_of, indices_of
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
 
@@ -81,7 +74,7 @@ def _blocks(work: Work) -> tuple[Ints, Ints, Ints]:
     """(first completions of each block, seconds of those with more, how many follow)."""
     n = len(work.completions)
     goes_on = _goes_on(work)
-    heads = np.flatnonzero(~goes_on)
+    heads = indices_of(~goes_on)
     lengths = np.diff(np.append(heads, n))
     more = lengths > 1
     return heads, heads[more] + 1, lengths[more] - 1
@@ -90,7 +83,7 @@ def _blocks(work: Work) -> tuple[Ints, Ints, Ints]:
 def _goes_on(work: Work) -> Bools:
     """Which completions repeat the one before: same decodes, one token each, nothing between."""
     done = work.completions
-    rows = work.flight[done.rows]
+    rows = work.flight.take(done.rows)
     ids, sets = rows["iteration_id"], rows["members"]
     simple = _simple(work, rows) & done.plain
     out = np.zeros(len(done), bool)
@@ -155,7 +148,7 @@ def _prefills(work: Work) -> dict[str, Ints]:
     kept = (j >= 0) & (actor >= 0)
     pos = np.append(done.pos, -1)[j]
     kept &= pos <= work.ends[actor] if len(work.ends) else False
-    rows = work.prefill[kept]
+    rows = work.prefill.compress(kept)
     ones = np.ones(len(rows), np.int64)
     return _columns(1, actor[kept], pos[kept], ones, tokens=rows["tokens"], start=rows["start"])
 
@@ -190,8 +183,8 @@ def _sorted(
     columns = _gathered(parts, order)
     j = _completion_at(work, pos)
     first = np.append(work.flight["iteration_id"][work.completions.rows], NULL)[j]
-    heads = np.flatnonzero(heads_of(actor))
-    edges = np.flatnonzero(columns["kind"] >= PREEMPT)
+    heads = indices_of(heads_of(actor))
+    edges = indices_of(columns["kind"] >= PREEMPT)
     first[edges] = work.next_id(pos[edges])
     steps = Steps(
         actor, pos, j=j, first=first, heads=heads, edges=edges, blocks=blocks, late=late, **columns
@@ -203,7 +196,7 @@ def _sorted(
 def _gathered(parts: list[dict[str, Ints]], order: Ints) -> dict[str, Ints]:
     """Columns in order. Most entries are decode steps of one token: only the others are fetched."""
     n_decode = len(parts[0]["actor"])
-    others = np.flatnonzero(order >= n_decode)
+    others = indices_of(order >= n_decode)
     which = order[others] - n_decode
     out = {}
     for name, blank in (("kind", 0), ("tokens", 1), ("start", NULL), ("emitted", 1)):

@@ -9,13 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from batchscope.exporter.fold.emissions import Emissions
-from batchscope.exporter.fold.layout import (
-    NULL,
-    Bools,
-    Ints,
-    among,
-    heads_of,
-)
+from batchscope.exporter.fold.layout import NULL, Bools, Ints, among, heads_of, indices_of
 from batchscope.exporter.fold.steps import Steps
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas.reasons import FinishReason, Verdict, words
@@ -73,9 +67,9 @@ def on_time(work: Work, steps: Steps, found: Emissions) -> None:
     slack = (rows["arrived"] + deadlines[0])[actor] + found.out_before * deadlines[1]
     counts = np.zeros(len(actor), np.int64)
     many = steps.times[found.at] > 1
-    single = np.flatnonzero(told & ~many)
+    single = indices_of(told & ~many)
     counts[single] = _single(work, steps, found, single, slack=slack[single], each=deadlines[1])
-    _blocks(work, steps, found, np.flatnonzero(told & many), slack, counts, deadlines[1])
+    _blocks(work, steps, found, indices_of(told & many), slack, counts, deadlines[1])
     rows["on_time"] += np.bincount(actor, counts, len(rows)).astype(np.int64)
     work.state.totals.count("on_time_tokens", int(counts.sum()), work.slo.name)
 
@@ -86,7 +80,7 @@ def _single(
     """Of n tokens at one instant the first ones are due first: late by the first n that fit."""
     step = found.at[which]
     late = work.completions.c[steps.j[step]] - slack
-    out, missed = steps.emitted[step], np.flatnonzero(late > 0)
+    out, missed = steps.emitted[step], indices_of(late > 0)
     overdue = -(-late[missed] // each) if each else np.full(len(missed), FAR_TOKENS)
     out[missed] = np.maximum(out[missed] - overdue, 0)
     return out
@@ -112,7 +106,7 @@ def _blocks(
         return
     order = which[np.argsort(steps.j[found.at[which]], kind="stable")]
     j = steps.j[found.at[order]]
-    edges = np.flatnonzero(heads_of(j))
+    edges = indices_of(heads_of(j))
     for members in np.split(order, edges[1:]):
         first = found.at[members[0]]
         m, start = int(steps.times[first]), int(steps.j[first])

@@ -11,14 +11,7 @@ import numpy as np
 
 from batchscope.exporter.fold.deferred import count_deferred
 from batchscope.exporter.fold.flight import set_members
-from batchscope.exporter.fold.layout import (
-    FAR,
-    NULL,
-    Bools,
-    Ints,
-    among,
-    heads_of,
-)
+from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, among, heads_of, indices_of
 from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at, sums_of
 from batchscope.exporter.fold.skips import Skips, passed_over
 from batchscope.exporter.fold.work import Work
@@ -33,7 +26,7 @@ def first_scheduled(work: Work) -> Ints:
     decisions, n = work.decisions, len(work.decisions)
     out = np.full(len(work.roll), n, np.int64)
     sets = work.flight["members"][decisions.rows]
-    new = np.flatnonzero(heads_of(sets))
+    new = indices_of(heads_of(sets))
     counts, index = set_members(work, sets[new])
     actor, at = work.set_actors[index][::-1], np.repeat(new, counts)[::-1]
     out[actor[actor >= 0]] = at[actor >= 0]  # in reverse, so that the first one stays
@@ -61,14 +54,14 @@ def wait(work: Work) -> None:
 def _first_waits(work: Work, first: Ints) -> Spans:
     """From arrival to the first decision that has the request."""
     rows = work.rows
-    who = np.flatnonzero((rows["wait"] > 0) & (rows["admission"] == 0))
+    who = indices_of((rows["wait"] > 0) & (rows["admission"] == 0))
     return _spans(work, who, work.births[who], rows["wait_since"][who], first[who])
 
 
 def _again_waits(work: Work) -> Spans:
     """From a preemption to the decision behind the resumption."""
     rows, decisions = work.rows, work.decisions
-    old = np.flatnonzero((rows["wait"] > 0) & (rows["admission"] > 0))
+    old = indices_of((rows["wait"] > 0) & (rows["admission"] > 0))
     actor, pos, at = _edges(work, r.PREEMPTED)
     who = np.concatenate([old, actor])
     since = np.concatenate([rows["wait_since"][old], at])
@@ -127,7 +120,7 @@ def _undisturbed(work: Work, spans: Spans) -> Spans:
 def _begin(work: Work, sums: Sums, spans: Spans) -> None:
     """Take the sums at the first decision of each wait; before it lies in_step."""
     n, rows = len(work.decisions), work.rows
-    starts = np.flatnonzero(~spans.counted & (spans.begin < n) & (spans.begin <= spans.end))
+    starts = indices_of(~spans.counted & (spans.begin < n) & (spans.begin <= spans.end))
     starts = starts[~(spans.gone[starts] & (spans.begin[starts] == spans.end[starts]))]
     begin, actor = spans.begin[starts], spans.actor[starts]
     spans.count[starts] = sums.count[begin]
@@ -143,7 +136,7 @@ def _finish(work: Work, sums: Sums, spans: Spans, skips: Skips) -> None:
     n = len(work.decisions)
     over = spans.gone | (spans.end < n)
     instant, pos, unix = _instants(work, spans)
-    counted = np.flatnonzero(over & spans.counted)
+    counted = indices_of(over & spans.counted)
     count, time = sums.until(spans.end[counted], instant[counted])
     _write(
         work,
@@ -210,7 +203,7 @@ def _keep_open(work: Work, spans: Spans, over: Bools) -> None:
     for name in ("wait", "resumed", "wait_n", "wait_t"):
         rows[name][ended] = 0
     rows["wait_since"][ended] = NULL
-    still = np.flatnonzero(~over)
+    still = indices_of(~over)
     actor = spans.actor[still]
     rows["wait"][actor] = np.where(spans.counted[still], 2, 1)
     rows["wait_n"][actor], rows["wait_t"][actor] = spans.count[still], spans.time[still]
@@ -223,7 +216,7 @@ def _keep_open(work: Work, spans: Spans, over: Bools) -> None:
 def _admit(work: Work, first: Ints) -> None:
     """The decision that first had a request: its queue time ends, its prefix hit is known."""
     rows, decisions = work.rows, work.decisions
-    who = np.flatnonzero(first < len(decisions))
+    who = indices_of(first < len(decisions))
     who = who[decisions.pos[first[who]] < work.ends[who]]
     rows["first_sched"][who] = decisions.at[first[who]]
     known = who[(rows["arrived"][who] != NULL)]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchscope.exporter.clock import Offsets
-from batchscope.exporter.fold.layout import DRAFTS, PREFILL, Bools, Ints, Rows
+from batchscope.exporter.fold.layout import DRAFTS, PREFILL, Bools, Ints, Rows, indices_of
 from batchscope.exporter.fold.pieces import Piece
 from batchscope.exporter.fold.roll import Roll
 from batchscope.exporter.fold.state import State
@@ -104,7 +104,7 @@ class Work:
     def concerned(self, serials: npt.NDArray[np.integer], pos: Ints) -> tuple[Ints, Ints]:
         """(indices of the records at `pos` that are about a request that lives then, whose)."""
         actor = self.roll.find(serials)
-        known = np.flatnonzero(actor >= 0)
+        known = indices_of(actor >= 0)
         who, at = actor[known], pos[known]
         lives = (at > self.births[who]) & (at < self.ends[who])
         return known[lives], who[lives]
