@@ -44,7 +44,7 @@ class Audit:
         if not len(holds):
             return
         self.checks[law] = self.checks.get(law, 0) + len(holds)
-        if holds.all():
+        if np.count_nonzero(holds) == len(holds):
             return
         failed = np.flatnonzero(~holds)
         self.violations[law] = self.violations.get(law, 0) + len(failed)

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import FAR, IN_FLIGHT, NULL, Bools, Ints, indices_of
+from batchscope.exporter.fold.layout import (
+    FAR,
+    IN_FLIGHT,
+    NULL,
+    Bools,
+    Ints,
+    differences,
+    extended,
+    first_of_each,
+    indices_of,
+    steps_between,
+)
 from batchscope.exporter.fold.pieces import Part
 from batchscope.exporter.fold.work import Completions, Work
 from batchscope.schemas import records as r
@@ -22,8 +33,7 @@ def leave(work: Work) -> None:
         return
     serials = part.wide("serial")
     actors = work.roll.find(serials)
-    valid = actors >= 0
-    valid[np.setdiff1d(np.arange(len(serials)), np.unique(serials, return_index=True)[1])] = False
+    valid = (actors >= 0) & first_of_each(serials)
     if not work.state.lossy:
         work.state.audit.judge(
             "one_end", valid, lambda i: f"request {serials[i]} finished, and was not live"
@@ -44,7 +54,7 @@ def complete(work: Work) -> None:
     done = Completions(pos, at, unix, rows, matched)
     _fill(work, part, done)
     idle, exact = _idle(work, pos, at)
-    strangers = np.delete(part.pos, matched)
+    strangers = part.pos[_others(len(part), matched)]
     done.plain = _measure(work, done, idle, exact & ~_after_stranger(pos, strangers))
     work.completions = done
     _advance(work, done, strangers)
@@ -56,21 +66,25 @@ def _match(work: Work, part: Part | None) -> tuple[Ints, Ints]:
     if part is None or not len(flight):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     ids = part.wide("iteration_id")
-    rows = np.searchsorted(flight["iteration_id"], ids)
+    rows = flight["iteration_id"].searchsorted(ids)
     rows = np.minimum(rows, len(flight) - 1)
     known = (flight["iteration_id"][rows] == ids) & (flight["done"][rows] == 0)
     known &= part.pos < given_up(work, ids)
-    first = np.zeros(len(ids), bool)
-    first[np.unique(ids, return_index=True)[1]] = True
-    matched = indices_of(known & first)
+    matched = indices_of(known & first_of_each(ids))
     return matched, rows[matched]
+
+
+def _others(n: int, which: Ints) -> Bools:
+    out = np.ones(n, bool)
+    out[which] = False
+    return out
 
 
 def given_up(work: Work, ids: Ints) -> Ints:
     """Position of the decision with which a batch still in flight is given up, FAR: not yet."""
     decisions = work.decisions
-    at = np.searchsorted(decisions.ids, ids + IN_FLIGHT)
-    return np.append(decisions.pos, FAR)[at]
+    at = decisions.ids.searchsorted(ids + IN_FLIGHT)
+    return extended(decisions.pos, FAR)[at]
 
 
 def _fill(work: Work, part: Part, done: Completions) -> None:
@@ -85,7 +99,9 @@ def _fill(work: Work, part: Part, done: Completions) -> None:
 
 def _after_stranger(pos: Ints, strangers: Ints) -> Bools:
     """Completions before which an unknown batch came back: their interval has no known begin."""
-    return np.asarray(np.diff(np.searchsorted(strangers, pos), prepend=0) > 0)
+    if not len(strangers):
+        return np.zeros(len(pos), bool)
+    return np.asarray(steps_between(strangers.searchsorted(pos)) > 0)
 
 
 def _measure(work: Work, done: Completions, idle: Ints, exact: Bools) -> Bools:
@@ -96,9 +112,10 @@ def _measure(work: Work, done: Completions, idle: Ints, exact: Bools) -> Bools:
     span = np.where(known, done.c - np.where(known, before, 0), 0)
     state.totals.count("clamped_durations", int((known & (span < 0)).sum()))
     whole = np.maximum(span, 0)
-    idle = np.clip(idle, 0, whole)
-    host = np.clip(flight["at"][rows] - (before + idle), 0, whole - idle, where=known, out=idle * 0)
+    idle = np.minimum(np.maximum(idle, 0), whole)
     interval = whole - idle
+    late = np.where(known, flight["at"][rows] - (before + idle), 0)
+    host = np.minimum(np.maximum(late, 0), interval)
     for name, values in (
         ("interval", interval),
         ("host", host),
@@ -127,12 +144,12 @@ def _idle(work: Work, pos: Ints, at: Ints) -> tuple[Ints, Bools]:
     state = work.state
     places, times, steps, is_end = _marks(work, pos, at)
     base, since = _base(work, places, steps)
-    live = base + np.cumsum(steps)
+    live = base + steps.cumsum()
     before = np.concatenate([[base], live])[:-1]
     clock = np.maximum.accumulate(np.concatenate([[state.mark], times]))
-    moved = np.diff(np.where(clock == NULL, times[0] if len(times) else 0, clock))
+    moved = differences(np.where(clock == NULL, times[0] if len(times) else 0, clock))
     total = state.idle + np.cumsum(np.where(before <= 0, moved, 0))
-    idle = np.diff(total[is_end], prepend=0)
+    idle = steps_between(total[is_end])
     told = pos > since
     exact = np.concatenate([[state.c_synced], told])[:-1]
     state.c_synced = bool(told[-1]) if len(pos) else state.c_synced
@@ -179,7 +196,7 @@ def _base(work: Work, places: Ints, steps: Ints) -> tuple[int, int]:
 def _judge_live(work: Work, places: Ints, live: Ints, base: int, since: int) -> None:
     decisions = work.decisions
     later = decisions.pos > since
-    at = np.searchsorted(places, decisions.pos[later])
+    at = places.searchsorted(decisions.pos[later])
     ours = np.concatenate([[base], live])[at]
     rows = work.flight.take(decisions.rows[later])
     theirs = rows["running"] + rows["waiting"]

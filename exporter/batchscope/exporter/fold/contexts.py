@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, indices_of
+from batchscope.exporter.fold.layout import (
+    FAR,
+    NULL,
+    Bools,
+    Ints,
+    differences,
+    extended,
+    indices_of,
+)
 from batchscope.exporter.fold.steps import PREEMPT, Steps
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
@@ -83,13 +91,13 @@ def _latest_preemption(work: Work, steps: Steps, preempts: Ints) -> Ints:
 
 
 def _sizes(steps: Steps) -> Ints:
-    return np.diff(np.append(steps.heads, len(steps)))
+    return differences(extended(steps.heads, len(steps)))
 
 
 def _chain(work: Work, steps: Steps, stale: Bools) -> tuple[Ints, Ints]:
     """Contexts before and after: an anchor says what it is, a decode step adds what it emitted."""
     step = np.where((steps.kind == 0) & ~stale, steps.emitted * steps.times, 0)
-    total = np.cumsum(step)
+    total = step.cumsum()
     anchor = (steps.kind > 0) & ~stale
     value = np.where(steps.kind == 1, steps.start + steps.tokens, steps.start)
     base = np.where(anchor, value - total, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchscope.exporter.fold.layout import NULL, REASONS, Ints, indices_of
+from batchscope.exporter.fold.layout import NULL, REASONS, Ints, differences, extended, indices_of
 from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at
 from batchscope.exporter.fold.skips import Skips
 from batchscope.exporter.fold.work import Work
@@ -24,18 +24,20 @@ def count_deferred(work: Work, sums: Sums, spans: Spans, skips: Skips) -> None:
     Who ends is taken out only while its decision's count lasts: an engine may tell fewer.
     """
     told = _told(work)
-    spent = np.where(sums.d[:-1] == NULL, 0, np.maximum(np.diff(sums.d), 0))
+    if not told.any():
+        return
+    spent = np.where(sums.d[:-1] == NULL, 0, np.maximum(differences(sums.d), 0))
     ns = (told[:-1] * spent[:, None]).sum(axis=0)
     decisions = told[1:].sum(axis=0)
     index, reason, at = _left(work, sums, spans, skips)
     mine = _nth(index * REASONS + reason) < told[index, reason]
     index, reason, at = index[mine], reason[mine], at[mine]
     stayed = np.maximum(at - sums.d[index], 0)
-    np.add.at(ns, reason, stayed - np.append(spent, 0)[index])
+    np.add.at(ns, reason, stayed - extended(spent, 0)[index])
     np.subtract.at(told, (index, reason), 1)
     work.state.deferred = told[-1].copy()
-    for code, word in enumerate(_REASONS):
-        label = str(word or DeferralReason.UNKNOWN)
+    for code in indices_of(decisions + ns != 0).tolist():
+        label = str(_REASONS[code] or DeferralReason.UNKNOWN)
         work.state.totals.count("deferrals", int(decisions[code]), label)
         work.state.totals.count("deferred_seconds", int(ns[code]), label)
 
@@ -45,9 +47,9 @@ def _told(work: Work) -> Ints:
     out = np.zeros((len(work.decisions) + 1, REASONS), np.int64)
     out[0] = work.state.deferred
     part = work.piece.of(r.SCHEDULED)
-    if part is not None:
+    if part is not None and part.fields["n_deferred"].any():
         offsets, rows = part.tail("deferred")
-        owner = np.repeat(np.arange(len(part)), np.diff(offsets))
+        owner = np.repeat(np.arange(len(part)), differences(offsets))
         np.add.at(out, (owner + 1, rows["reason"].astype(np.int64)), rows["requests"])
     return out
 
@@ -68,5 +70,5 @@ def _nth(keys: Ints) -> Ints:
     order = np.argsort(keys, kind="stable")
     ranked = keys[order]
     out = np.empty(len(keys), np.int64)
-    out[order] = np.arange(len(keys)) - np.searchsorted(ranked, ranked)
+    out[order] = np.arange(len(keys)) - ranked.searchsorted(ranked)
     return out

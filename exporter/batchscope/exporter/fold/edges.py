@@ -6,7 +6,15 @@ import numpy as np
 
 from batchscope.exporter.fold.contexts import Contexts
 from batchscope.exporter.fold.flight import PREEMPTED_LINK
-from batchscope.exporter.fold.layout import LINKS, NULL, Ints, stacked, table
+from batchscope.exporter.fold.layout import (
+    LINKS,
+    NULL,
+    Ints,
+    differences,
+    extended,
+    stacked,
+    table,
+)
 from batchscope.exporter.fold.pieces import Part
 from batchscope.exporter.fold.steps import PREEMPT, Steps
 from batchscope.exporter.fold.work import Work
@@ -65,7 +73,7 @@ def admissions(work: Work, steps: Steps, contexts: Contexts) -> None:
     before = _latest(who, pos, actor, steps.pos[preempts], work.piece.hi + 1)
     inside = before >= 0
     targets, hits = (
-        np.where(inside, np.append(told, 0)[before], old)
+        np.where(inside, extended(told, 0)[before], old)
         for told, old in ((target, targets), (cached, hits))
     )
     np.add.at(rows["due"], actor, due(held, targets, hits))
@@ -76,7 +84,7 @@ def admissions(work: Work, steps: Steps, contexts: Contexts) -> None:
 def _latest(who: Ints, pos: Ints, actor: Ints, at: Ints, shift: int) -> Ints:
     """Index of the same request's latest entry before each position, -1: none."""
     found = np.searchsorted(who * shift + pos, actor * shift + at) - 1
-    return np.where((found >= 0) & (np.append(who, -1)[found] == actor), found, -1)
+    return np.where((found >= 0) & (extended(who, -1)[found] == actor), found, -1)
 
 
 def due(held: Ints, target: Ints, hit: Ints) -> Ints:
@@ -91,7 +99,7 @@ def deferrals(work: Work) -> None:
     if part is None:
         return
     offsets, rows = part.tail("deferred")
-    owner = np.repeat(np.arange(len(part)), np.diff(offsets))
+    owner = np.repeat(np.arange(len(part)), differences(offsets))
     reason, requests = rows["reason"].astype(np.int64), rows["requests"].astype(np.int64)
     if len(rows):
         work.emit(

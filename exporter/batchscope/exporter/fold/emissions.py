@@ -16,6 +16,8 @@ from batchscope.exporter.fold.layout import (
     NULL,
     Bools,
     Ints,
+    differences,
+    extended,
     heads_of,
     indices_of,
     lasts_of,
@@ -60,7 +62,7 @@ def emissions_of(work: Work, steps: Steps) -> Emissions:
     previous_k = shifted(k + last, heads, rows["last_k"][who])
     previous_c = shifted(done.c[j + last], heads, rows["last_c"][who])
     previous_id = shifted(first + last, heads, rows["last_emit"][who])
-    counts = np.diff(np.append(heads, len(at)))
+    counts = differences(extended(heads, len(at)))
     out = np.cumsum(steps.emitted[at] * steps.times[at])
     out_before = shifted(out, heads[:1], 0)
     out_before += np.repeat(rows["out"][who] - out_before[heads], counts)
@@ -76,7 +78,7 @@ def _crossed(work: Work, steps: Steps, at: Ints, heads: Ints) -> Bools:
     out = np.zeros(len(at), bool)
     out[heads] = work.rows["crossed"][steps.actor[at[heads]]] == 1
     preempts = steps.edges[steps.kind[steps.edges] == PREEMPT]
-    behind = np.searchsorted(at, preempts)
+    behind = at.searchsorted(preempts)
     behind, preempts = behind[behind < len(at)], preempts[behind < len(at)]
     out[behind[steps.actor[at[behind]] == steps.actor[preempts]]] = True
     return out
@@ -84,11 +86,20 @@ def _crossed(work: Work, steps: Steps, at: Ints, heads: Ints) -> Bools:
 
 def gap_rows(work: Work, steps: Steps, found: Emissions) -> Ints:
     """Write gaps; returns, per completion, the tokens whose gap is its interval."""
+    odd = ~found.steady & (found.previous_c != NULL)
+    burst = found.opens & (steps.emitted[found.at] > 1)
+    which = indices_of(odd | burst)
+    if len(which):
+        _write_gaps(work, steps, found, which, odd=odd, burst=burst)
+    _stretches(work, steps, found)
+    return _steady_counts(work, steps, found)
+
+
+def _write_gaps(
+    work: Work, steps: Steps, found: Emissions, which: Ints, *, odd: Bools, burst: Bools
+) -> None:
     at, done = found.at, work.completions
     j, emitted = steps.j[at], steps.emitted[at]
-    odd = ~found.steady & (found.previous_c != NULL)
-    burst = found.opens & (emitted > 1)
-    which = indices_of(odd | burst)
     raw = done.c[j[which]] - found.previous_c[which]
     length = np.where(burst[which], 0, np.maximum(raw, 0))
     work.state.totals.count("clamped_durations", int((odd[which] & (raw < 0)).sum()))
@@ -107,12 +118,11 @@ def gap_rows(work: Work, steps: Steps, found: Emissions) -> Ints:
         unix_ns=done.unix[j[which]][order],
     )
     _observe(work, length, tokens)
-    return _steady_counts(work, steps, found)
 
 
 def _observe(work: Work, length: Ints, tokens: Ints) -> None:
-    values = np.append(length, 0)
-    weights = np.append(np.ones(len(length), np.int64), (tokens - 1).sum())
+    values = extended(length, 0)
+    weights = extended(np.ones(len(length), np.int64), (tokens - 1).sum())
     work.state.totals.observe("time_between_tokens_seconds", values, weights=weights)
 
 
@@ -120,14 +130,14 @@ def _steady_counts(work: Work, steps: Steps, found: Emissions) -> Ints:
     n = len(work.completions)
     counts = np.bincount(steps.j[found.at[found.steady]], minlength=n).astype(np.int64)
     starts, times = steps.blocks
-    counts[spread(starts, times)] = np.repeat(counts[starts], times)
+    counts[spread(starts, times)] = counts[starts].repeat(times)
     return counts
 
 
 def _remember(
     work: Work, steps: Steps, found: Emissions, which: Ints, *, length: Ints, tokens: Ints
 ) -> None:
-    """Keep what a request's own quantiles need: stretches of steady gaps, and the other gaps."""
+    """Keep the gaps that are no plain interval: a request's own quantiles need them."""
     actor = steps.actor[found.at[which]]
     own = work.rows["gaps_ok"][actor] == 1
     special = table(
@@ -138,7 +148,6 @@ def _remember(
         b=tokens[own] - 1,
     )
     work.gaps.append(special)
-    _stretches(work, steps, found)
 
 
 def _stretches(work: Work, steps: Steps, found: Emissions) -> None:
@@ -149,7 +158,7 @@ def _stretches(work: Work, steps: Steps, found: Emissions) -> None:
     whole = rows["gaps_ok"] == 1
     steady = found.steady if whole.all() else found.steady & whole[actor]
     heads = indices_of(heads_of(actor))
-    last = np.append(heads[1:], len(actor)) - 1
+    last = extended(heads[1:], len(actor)) - 1
     who = actor[heads]
     was_open = shifted(steady, heads, rows["span"][who] != NULL)
     begins = steady & ~was_open

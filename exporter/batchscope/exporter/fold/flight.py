@@ -15,6 +15,8 @@ from batchscope.exporter.fold.layout import (
     Ints,
     Rows,
     among,
+    differences,
+    extended,
     flight_rows,
     heads_of,
     indices_of,
@@ -99,24 +101,30 @@ def _add_sets(work: Work, part: Part, flags: Ints, rows: Rows) -> None:
 
 def _observe(flight: Rows, ids: Ints, observer: Ints) -> None:
     """A record tells what the iteration before it cost."""
-    before = np.searchsorted(flight["iteration_id"], ids - 1)
+    before = flight["iteration_id"].searchsorted(ids - 1)
     hit = flight["iteration_id"][before] == ids - 1
     flight["observer"][before[hit]] = observer[hit]
 
 
 def _add_members(work: Work, part: Part, ids: Ints) -> None:
+    if part.fields["n_prefill"].any():
+        _add_prefills(work, part, ids)
+    if part.fields["n_drafts"].any():
+        offsets, rows = part.tail("drafts")
+        owner = ids.repeat(differences(offsets))
+        drafts = table(DRAFTS, iteration_id=owner, serial=rows["serial"], tokens=rows["tokens"])
+        work.drafts = stacked([work.drafts, drafts])
+
+
+def _add_prefills(work: Work, part: Part, ids: Ints) -> None:
     offsets, rows = part.tail("prefill")
-    owner = np.repeat(ids, np.diff(offsets))
+    owner = ids.repeat(differences(offsets))
     columns = {name: rows[name].astype(np.int64) for name in ("serial", "tokens")}
     start = rows["start"].astype(np.int64)
     prefill = table(PREFILL, iteration_id=owner, start=start, **columns)
     links = table(LINKS, iteration_id=owner, link=np.full(len(owner), PREFILL_LINK), **columns)
     work.prefill = stacked([work.prefill, prefill])
     work.state.links = stacked([work.state.links, links])
-    offsets, rows = part.tail("drafts")
-    owner = np.repeat(ids, np.diff(offsets))
-    drafts = table(DRAFTS, iteration_id=owner, serial=rows["serial"], tokens=rows["tokens"])
-    work.drafts = stacked([work.drafts, drafts])
 
 
 def _follow_ids(work: Work) -> None:
@@ -149,17 +157,17 @@ def _strange_decodes(work: Work) -> tuple[Ints, Ints]:
     """(serials, positions where they turn up) of decode members without a row."""
     missing = indices_of(work.set_actors < 0)
     old = len(work.set_offsets) - 1 - len(work.decisions)
-    number = np.searchsorted(work.set_offsets, missing, side="right") - 1 - old
-    return work.set_serials[missing], np.append(work.decisions.pos, -1)[np.maximum(number, -1)]
+    number = work.set_offsets.searchsorted(missing, side="right") - 1 - old
+    return work.set_serials[missing], extended(work.decisions.pos, -1)[np.maximum(number, -1)]
 
 
 def _strange_prefills(work: Work) -> tuple[Ints, Ints]:
     missing = indices_of(work.prefill_actors < 0)
     rows = work.prefill.take(missing)
     decisions = work.decisions
-    at = np.searchsorted(decisions.ids, rows["iteration_id"])
+    at = decisions.ids.searchsorted(rows["iteration_id"])
     known = among(rows["iteration_id"], decisions.ids)
-    return rows["serial"].copy(), np.where(known, np.append(decisions.pos, -1)[at], -1)
+    return rows["serial"].copy(), np.where(known, extended(decisions.pos, -1)[at], -1)
 
 
 def _lost_ends(work: Work) -> tuple[Ints, Ints]:
@@ -197,7 +205,7 @@ def keep_in_flight(work: Work, kept: Bools) -> None:
     used = [*flight["members"][waiting].tolist(), state.last_set]
     numbers = {old: new for new, old in enumerate(dict.fromkeys(u for u in used if u >= 0))}
     counts, index = set_members(work, np.array(list(numbers), np.int64))
-    state.set_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    state.set_offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
     state.set_serials = work.set_serials[index]
     flight["members"] = [
         numbers.get(old, -1) if open_ else -1

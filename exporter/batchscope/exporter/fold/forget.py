@@ -52,7 +52,7 @@ def hide(work: Work) -> None:
     """In a stretch without members: whoever was there at some decision may have been in it."""
     happened = np.sort(np.concatenate([work.decisions.pos, work.completions.pos]))
     since = np.maximum(work.births, work.piece.lo - 1)
-    seen = np.searchsorted(happened, since, side="right") < np.searchsorted(happened, work.ends)
+    seen = happened.searchsorted(since, side="right") < happened.searchsorted(work.ends)
     which = indices_of(seen)
     rows = work.rows.take(which)
     _blur(rows)

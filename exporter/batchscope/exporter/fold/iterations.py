@@ -17,6 +17,7 @@ from batchscope.exporter.fold.layout import (
     Ints,
     Rows,
     among,
+    extended,
     indices_of,
     spread,
 )
@@ -103,8 +104,8 @@ def _decode_contexts(work: Work, steps: Steps, contexts: Contexts) -> Ints:
     members = np.bincount(steps.j[decode], minlength=n).astype(np.int64)
     at = spread(starts, times)
     age = spread(np.zeros(len(starts), np.int64), times)
-    out[at] = np.repeat(out[starts], times) + age * np.repeat(members[starts], times)
-    unknown[at] = np.repeat(unknown[starts], times)
+    out[at] = out[starts].repeat(times) + age * members[starts].repeat(times)
+    unknown[at] = unknown[starts].repeat(times)
     return np.where(unknown == 0, out, NULL)
 
 
@@ -121,9 +122,9 @@ def _late_contexts(work: Work, serials: Ints) -> Ints:
 
 def _of_gone(work: Work, serials: Ints, name: str) -> Ints:
     gone = work.state.gone.take(np.argsort(work.state.gone["serial"]))
-    at = np.searchsorted(gone["serial"], serials)
-    hit = np.append(gone["serial"], -1)[at] == serials
-    return np.where(hit, np.append(gone[name], NULL)[at], NULL)
+    at = gone["serial"].searchsorted(serials)
+    hit = extended(gone["serial"], -1)[at] == serials
+    return np.where(hit, extended(gone[name], NULL)[at], NULL)
 
 
 def _prefill_sums(work: Work) -> tuple[Ints, Ints]:
@@ -132,14 +133,14 @@ def _prefill_sums(work: Work) -> tuple[Ints, Ints]:
     n = len(done)
     j_of = np.full(len(flight) + 1, -1, np.int64)
     j_of[done.rows] = np.arange(n)
-    j = j_of[np.searchsorted(flight["iteration_id"], rows["iteration_id"])]
+    j = j_of[flight["iteration_id"].searchsorted(rows["iteration_id"])]
     mine = j >= 0
     rows, j, actor = rows.compress(mine), j[mine], work.prefill_actors[mine]
     product = np.bincount(j, rows["tokens"] * rows["start"], n).astype(np.int64)
-    first = np.append(
+    first = extended(
         np.where(work.rows["first_preempt"] == NULL, FAR, work.rows["first_preempt"]), FAR
     )[actor]
-    named = np.append(work.rows["named"], 0)[actor]
+    named = extended(work.rows["named"], 0)[actor]
     gone = actor < 0
     told = _of_gone(work, rows["serial"][gone], "first_preempt")
     first[gone] = np.where(told == NULL, FAR, told)
@@ -196,11 +197,11 @@ def _audit_members(work: Work, rows: Rows) -> None:
 
 
 def _per_iteration(rows: Rows, ids: Ints, column: str | None) -> Ints:
-    at = np.searchsorted(rows["iteration_id"], ids)
-    end = np.searchsorted(rows["iteration_id"], ids, side="right")
+    at = rows["iteration_id"].searchsorted(ids)
+    end = rows["iteration_id"].searchsorted(ids, side="right")
     if column is None:
         return end - at
-    total = np.concatenate([[0], np.cumsum(rows[column])])
+    total = np.concatenate([[0], rows[column].cumsum()])
     return np.asarray(total[end] - total[at])
 
 
@@ -247,9 +248,9 @@ def _final_pos(work: Work, final: Bools) -> Ints:
     completed = np.full(len(flight), -1, np.int64)
     completed[done.rows] = done.pos
     ids = flight["iteration_id"]
-    after = np.searchsorted(decisions.ids, ids + 1)
-    known = np.append(decisions.ids, NULL)[after] == ids + 1
-    pos = np.where(known, np.append(decisions.pos, -1)[after], -1)
+    after = decisions.ids.searchsorted(ids + 1)
+    known = extended(decisions.ids, NULL)[after] == ids + 1
+    pos = np.where(known, extended(decisions.pos, -1)[after], -1)
     dead = (flight["done"] == 0) & final
     return np.where(dead, given_up(work, ids), np.maximum(completed, pos))[final]
 
@@ -271,7 +272,7 @@ def _emit(work: Work, rows: Rows, pos: Ints) -> None:
     mine = links.compress(final)
     if len(mine):
         place = np.argsort(rows["iteration_id"])
-        at = place[np.searchsorted(rows["iteration_id"], mine["iteration_id"], sorter=place)]
+        at = place[rows["iteration_id"].searchsorted(mine["iteration_id"], sorter=place)]
         mine = mine.take(np.lexsort((mine["serial"], mine["link"], at)))
         names = ("iteration_id", "serial", "link", "tokens")
         work.emit("_links", **{name: mine[name].copy() for name in names})

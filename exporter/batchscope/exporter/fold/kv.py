@@ -27,13 +27,13 @@ def held(work: Work, steps: Steps, contexts: Contexts) -> None:
     where = _next_completion(work, steps.pos)
     left = indices_of(work.ends < FAR)
     at_end = _final(work, steps, contexts)[left]
-    gone = np.searchsorted(done.pos, work.ends[left], side="right")
+    gone = done.pos.searchsorted(work.ends[left], side="right")
     newly = indices_of(work.births >= 0)
-    born = np.searchsorted(done.pos, work.births[newly])
+    born = done.pos.searchsorted(work.births[newly])
     start = work.rows["ctx"].copy()
     if work.piece.hidden:  # what is told in between is out of date with the next batch
         start[:] = at_end[:] = before[:] = after[:] = NULL
-    old = np.delete(start, newly)
+    old = start[work.births < 0]
     changes = (
         (where, before, after),
         (gone, at_end, np.zeros(len(left), np.int64)),
@@ -75,7 +75,7 @@ def _first_step(work: Work, steps: Steps, contexts: Contexts) -> tuple[Ints, Int
 
 
 def _next_completion(work: Work, pos: Ints) -> Ints:
-    return np.searchsorted(work.completions.pos, pos)
+    return work.completions.pos.searchsorted(pos)
 
 
 def _final(work: Work, steps: Steps, contexts: Contexts) -> Ints:
@@ -99,7 +99,7 @@ def _summed(n: int, base: int, changes: list[tuple[Ints, Ints, Ints]]) -> Ints:
     where = np.concatenate([w for w, _, _ in changes])
     change = np.concatenate([a - b for _, b, a in changes])
     steps = np.bincount(where, change, n + 1)[:n].astype(np.int64)
-    return int(base) + np.cumsum(steps)
+    return int(base) + steps.cumsum()
 
 
 def _grow(context: Ints, steps: Steps, before: Ints) -> None:
@@ -109,8 +109,8 @@ def _grow(context: Ints, steps: Steps, before: Ints) -> None:
     members = np.bincount(steps.j[growing], minlength=len(context)).astype(np.int64)
     more = times - 1
     growth = np.zeros(len(context) + 1, np.int64)
-    growth[spread(starts + 1, more)] = np.repeat(members[starts], more)
-    context += np.cumsum(growth)[:-1]
+    growth[spread(starts + 1, more)] = members[starts].repeat(more)
+    context += growth.cumsum()[:-1]
 
 
 def _waste_of_blocks(waste: Ints, steps: Steps, before: Ints, size: int) -> None:
@@ -135,4 +135,4 @@ def _waste_of_blocks(waste: Ints, steps: Steps, before: Ints, size: int) -> None
     change = wasted[block, age % size] - wasted[block, (age - 1) % size]
     growth = np.zeros(len(waste) + 1, np.int64)
     growth[spread(starts + 1, more)] = change
-    waste += np.cumsum(growth)[:-1]
+    waste += growth.cumsum()[:-1]

@@ -6,13 +6,23 @@ were left out, and a LIVE that tells what was lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, Rows, heads_of, indices_of
+from batchscope.exporter.fold.layout import (
+    FAR,
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    extended,
+    heads_of,
+    indices_of,
+    steps_between,
+)
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.tail import Chunk, Columns, chunk_of
 from batchscope.schemas import records as r
@@ -61,13 +71,19 @@ class Piece:
     hi: int
     hidden: bool
     _cache: dict[tuple[int, str], Any]
+    _parts: dict[int, Part | None] = field(default_factory=dict)
 
     def of(self, record: r.Record) -> Part | None:
         """Its records of one kind, None without any."""
+        if record.kind not in self._parts:
+            self._parts[record.kind] = self._part(record)
+        return self._parts[record.kind]
+
+    def _part(self, record: r.Record) -> Part | None:
         columns = self.chunk.of(record)
         if columns is None:
             return None
-        first, last = np.searchsorted(columns.index, (self.lo, self.hi)).tolist()
+        first, last = columns.index.searchsorted((self.lo, self.hi)).tolist()
         if first == last:
             return None
         return Part(
@@ -103,7 +119,7 @@ class Cutter:
         return Piece(self._chunk, lo, hi, hidden, self._cache)
 
     def _next_static(self) -> int:
-        after = np.searchsorted(self._cuts, self._at, side="right")
+        after = self._cuts.searchsorted(self._at, side="right")
         return int(self._cuts[after]) if after < len(self._cuts) else len(self._chunk)
 
     def _checkpoint(self) -> int:
@@ -130,8 +146,8 @@ def _by_size(chunk: Chunk) -> Ints:
     if columns is None:
         return np.empty(0, np.int64)
     members = columns.fields["n_decode"].astype(np.int64) + columns.fields["n_prefill"]
-    full = np.cumsum(members) // MEMBER_STEPS
-    return np.asarray(columns.index[indices_of(np.diff(full, prepend=0))])
+    full = members.cumsum() // MEMBER_STEPS
+    return np.asarray(columns.index[indices_of(steps_between(full))])
 
 
 def _tells_news(chunk: Chunk, state: State) -> bool:
@@ -199,7 +215,7 @@ def flags_of(flags: npt.NDArray[np.uint16], *, last_set: int) -> Ints:
 def sources(flags: Ints) -> Ints:
     """Index of the latest decision that names its decode members, -1: before these."""
     own = indices_of(flags & r.SAME_DECODES == 0)
-    return np.append(own, -1)[np.searchsorted(own, np.arange(len(flags)), side="right") - 1]
+    return extended(own, -1)[own.searchsorted(np.arange(len(flags)), side="right") - 1]
 
 
 def _stretches(pos: Ints, veiled: Any) -> tuple[Ints, Ints]:

@@ -12,6 +12,7 @@ from batchscope.exporter.fold.layout import (
     Bools,
     Ints,
     Rows,
+    extended,
     indices_of,
     spread,
     stacked,
@@ -27,6 +28,8 @@ _GAP_BITS = 42
 
 def open_gaps(work: Work) -> Rows:
     """All gaps of live requests but the stretches that are still open."""
+    if not work.gaps:
+        return work.state.gaps
     kept = stacked([work.state.gaps, *work.gaps])
     work.gaps = []
     return kept
@@ -43,7 +46,7 @@ def settle(work: Work, leavers: Ints) -> dict[str, Ints]:
     if not len(leavers):
         return {name: np.empty(0, np.int64) for name in (*QUANTILES, "tbt_max")}
     complete = _complete(work, leavers, rows)
-    told = (owner >= 0) & np.append(complete, False)[owner]
+    told = (owner >= 0) & extended(complete, 0)[owner]
     last = indices_of(complete & (rows["span"] != NULL))
     mine = stacked([gaps.compress(told), _last_stretches(rows.take(last))])
     who, lengths = _expanded(work, mine, np.concatenate([owner[told], last]))
@@ -53,7 +56,7 @@ def settle(work: Work, leavers: Ints) -> dict[str, Ints]:
 def _complete(work: Work, leavers: Ints, rows: Rows) -> Bools:
     """Whose gaps are all known, and not older than what is remembered."""
     done = work.completions
-    k = work.state.k - len(done) + np.searchsorted(done.pos, work.ends[leavers])
+    k = work.state.k - len(done) + done.pos.searchsorted(work.ends[leavers])
     return np.asarray((rows["gaps_ok"] == 1) & (rows["first_k"] >= k - GAP_WINDOW))
 
 
@@ -71,7 +74,7 @@ def _expanded(work: Work, gaps: Rows, owner: Ints) -> tuple[Ints, Ints]:
     index = spread(first - oldest, counts)
     intervals = work.history[index] - work.history[index - 1]
     zeros = gaps["b"][special]
-    who = [np.repeat(owner[spans], counts), owner[special], np.repeat(owner[special], zeros)]
+    who = [owner[spans].repeat(counts), owner[special], owner[special].repeat(zeros)]
     nothing = np.zeros(int(zeros.sum()), np.int64)
     return np.concatenate(who), np.concatenate([intervals, gaps["a"][special], nothing])
 
@@ -84,7 +87,7 @@ def _discrete(who: Ints, lengths: Ints, complete: Bools) -> dict[str, Ints]:
     else:
         ordered = np.sort((who << _GAP_BITS) | lengths) & ((1 << _GAP_BITS) - 1)
     n = np.bincount(who, minlength=len(complete)).astype(np.int64)
-    base = np.cumsum(n) - n
+    base = n.cumsum() - n
     known = complete & (n > 0)
     out = {
         name: _at(ordered, base + -(-n * a // b) - 1, known) for name, (a, b) in QUANTILES.items()

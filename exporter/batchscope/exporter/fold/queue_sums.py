@@ -72,8 +72,8 @@ def sums_of(work: Work) -> Sums:
     spent = np.zeros((n + 1, REASONS), np.int64)
     known = indices_of(d[:-1] != NULL)
     spent[known + 1, stops[known]] = np.maximum(d[known + 1] - d[known], 0)
-    count = state.cum_n + np.cumsum(steps, axis=0)
-    return Sums(count, state.cum_t + np.cumsum(spent, axis=0), d, stops)
+    count = state.cum_n + steps.cumsum(axis=0)
+    return Sums(count, state.cum_t + spent.cumsum(axis=0), d, stops)
 
 
 def left_at(work: Work) -> Ints:

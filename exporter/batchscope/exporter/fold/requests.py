@@ -18,7 +18,7 @@ from batchscope.exporter.fold.layout import (
     stacked,
     table,
 )
-from batchscope.exporter.fold.quantiles import QUANTILES, settle
+from batchscope.exporter.fold.quantiles import QUANTILES, open_gaps, settle
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.verdicts import judge
 from batchscope.exporter.fold.work import Work
@@ -59,9 +59,10 @@ _OF_THE_END = (
 def finish(work: Work) -> None:
     """Write the requests that ended, in order of their ends; they leave the roll's next state."""
     finished = work.piece.of(r.FINISHED)
-    quantiles = settle(work, work.leavers)
     if finished is None or not len(work.leavers):
+        work.state.gaps = open_gaps(work)
         return
+    quantiles = settle(work, work.leavers)
     rows, which, state = work.rows.take(work.leavers), work.finished, work.state
     told = {
         "finished_at_ns": finished.wide("at_ns")[which],
@@ -248,6 +249,6 @@ def _of_open_waits(state: State) -> Ints:
     rows, skips = state.live, state.skips
     shared = (state.cum_n - rows["wait_n"]).sum(axis=1)
     order = np.argsort(rows["serial"], kind="stable")
-    at = order[np.searchsorted(rows["serial"], skips["serial"], sorter=order)]
+    at = order[rows["serial"].searchsorted(skips["serial"], sorter=order)]
     np.add.at(shared, at, skips["decisions"])  # they are in wait_n by now, not in the rows yet
     return np.where(rows["wait"] == 2, shared, 0)

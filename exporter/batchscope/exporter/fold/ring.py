@@ -121,4 +121,4 @@ class RingFold:
     def _with_ring(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         n = len(next(iter(columns.values())))
         bits = np.array([self.ring_id], np.uint64).astype(np.int64)
-        return {"ring_id": np.repeat(bits, n), **columns}
+        return {"ring_id": bits.repeat(n), **columns}

@@ -8,7 +8,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows, among, live_rows, stacked
+from batchscope.exporter.fold.layout import (
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    among,
+    first_of_each,
+    live_rows,
+    stacked,
+)
 from batchscope.exporter.fold.pieces import Part
 from batchscope.schemas import records as r
 
@@ -17,10 +26,10 @@ _TABLE_LIMIT = 1 << 22
 
 
 class Roll:
-    """Rows of requests in order of serial; `find` maps serials to their indices."""
+    """Rows of requests, given and kept in order of serial; `find` maps serials to their indices."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows = rows.take(np.argsort(rows["serial"], kind="stable"))
+        self.rows = rows
         self.serials: Ints = np.ascontiguousarray(self.rows["serial"])
         self._table = _lookup(self.serials)
 
@@ -35,17 +44,23 @@ class Roll:
             return self._search(serials.astype(np.int64))
         at = serials.astype(np.int64)
         at -= self.serials[0]
-        np.clip(at, -1, len(self._table) - 2, out=at)
+        np.maximum(at, -1, out=at)
+        np.minimum(at, len(self._table) - 2, out=at)
         return self._table[at]
 
     def _search(self, serials: Ints) -> Ints:
-        at = np.searchsorted(self.serials, serials)
+        at = self.serials.searchsorted(serials)
         hit = self.serials[np.minimum(at, len(self.serials) - 1)] == serials
         return np.where(hit, at, -1)
 
     def joined(self, more: Rows) -> Roll:
         """A roll with more rows."""
-        return Roll(stacked([self.rows, more])) if len(more) else self
+        if not len(more):
+            return self
+        rows = stacked([self.rows, more])
+        serials = rows["serial"]
+        ascends = np.count_nonzero(serials[1:] > serials[:-1]) == len(serials) - 1
+        return Roll(rows if ascends else rows.take(serials.argsort(kind="stable")))
 
 
 def _lookup(serials: Ints) -> Ints | None:
@@ -88,6 +103,4 @@ def unannounced(serials: Ints) -> Rows:
 
 def fresh(serials: Ints, known: Roll, gone: Ints) -> Bools:
     """Which serials are new: a request that is queued twice arrives once."""
-    first = np.zeros(len(serials), bool)
-    first[np.unique(serials, return_index=True)[1]] = True
-    return np.asarray(first & (known.find(serials) < 0) & ~among(serials, gone))
+    return np.asarray(first_of_each(serials) & (known.find(serials) < 0) & ~among(serials, gone))

@@ -49,6 +49,8 @@ def close(
     texts: list[npt.NDArray[np.int64] | None],
 ) -> None:
     """End the runs of requests that left."""
+    if not len(actors):
+        return
     ended = from_roll(work, actors, ends[actors])
     done.append(ended)
     texts.extend(_text(int(run["actor"]), int(run["e"]), tails) for run in ended)
@@ -61,6 +63,8 @@ def _text(actor: int, e: int, tails: Tails) -> npt.NDArray[np.int64] | None:
 
 def write(work: Work, done: list[Rows], texts: list[npt.NDArray[np.int64] | None]) -> None:
     """Rows of `runs`, in order of their ends."""
+    if not done:
+        return
     rows = stacked([np.zeros(0, RUN), *done])
     if not len(rows):
         return
@@ -123,6 +127,9 @@ def tails_of(work: Work) -> Tails:
 
 def keep_tails(work: Work, tails: Tails) -> None:
     """Put what is open back into the state."""
+    if not tails:
+        work.state.emitted = work.state.emitted[:0]
+        return
     parts = [
         table(
             EMITTED,

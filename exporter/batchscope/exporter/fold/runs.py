@@ -19,9 +19,11 @@ from batchscope.exporter.fold.layout import (
     Bools,
     Ints,
     Rows,
+    extended,
     heads_of,
     indices_of,
     lasts_of,
+    steps_between,
 )
 from batchscope.exporter.fold.run_rows import (
     KEPT,
@@ -81,14 +83,14 @@ def runs(work: Work, steps: Steps, contexts: Contexts) -> None:
 def _groups(work: Work, steps: Steps, contexts: Contexts, at: Ints) -> Groups:
     rows, actor = work.rows, steps.actor[at]
     head = heads_of(actor)
-    gap = np.diff(steps.first[at], prepend=0)
+    gap = steps_between(steps.first[at])
     gap[1:] -= steps.times[at][:-1] - 1
     gap[head] = steps.first[at][head] - rows["last_step"][actor[head]]
     begins = _begins(work, steps, at, head=head, gap=gap, hard=_differs(work, steps, contexts, at))
     first = indices_of(begins | head)
-    end = np.append(first[1:], len(at))
-    same = np.append(actor[first[1:]] == actor[first[:-1]], False)
-    following = np.append(steps.pos[at[first[1:]]], FAR)
+    end = extended(first[1:], len(at))
+    same = extended(actor[first[1:]] == actor[first[:-1]], 0)
+    following = extended(steps.pos[at[first[1:]]], FAR)
     second = np.minimum(first + 1, len(at) - 1)
     return Groups(
         first=at[first],
@@ -235,7 +237,7 @@ def _settle_one(
     actor, n = int(run["actor"][0]), int(run["n"][0])
     before = n - int(groups.total[i])
     emitted = _emitted(steps, run, entries, np.full(before, groups.earlier_e[i]), tails)
-    upto = np.cumsum(steps.times[entries])
+    upto = steps.times[entries].cumsum()
     stride, close = int(run["stride"][0]), int(run["pos"][0])
     for begin in range(0, n, RUN_STEPS):
         part = run.copy()
@@ -271,7 +273,7 @@ def _emptied(run: Rows, emitted: Ints) -> Rows:
 def _emitted(steps: Steps, run: Rows, entries: Ints, before: Ints, tails: Tails) -> Ints:
     """Tokens of every step of the run; `before` are the steps of earlier pieces, if even."""
     earlier = tails.pop(int(run["actor"][0]), [before])
-    own = np.repeat(steps.emitted[entries], steps.times[entries])
+    own = steps.emitted[entries].repeat(steps.times[entries])
     return np.concatenate([*earlier, own]) if len(before) else own
 
 
@@ -285,7 +287,7 @@ def _grown(run: Rows, emitted: Ints, steps: int) -> int:
 
 def _step_at(steps: Steps, entries: Ints, upto: Ints, number: int) -> int:
     """Completion of the number-th step (from 1) of some entries."""
-    e = int(np.searchsorted(upto, number))
+    e = int(upto.searchsorted(number))
     return int(steps.j[entries[e]] + steps.times[entries[e]] - 1 - (upto[e] - number))
 
 

@@ -98,7 +98,7 @@ def _wait_ends(
 
 def _begin(work: Work, sums: Sums, *, reason: int, pos: int, at: int) -> list[Any]:
     """[reason, since, sums of decisions and time at the first decision that passes it over]."""
-    index = int(np.searchsorted(work.decisions.pos, pos))
+    index = int(work.decisions.pos.searchsorted(pos))
     return [reason, at, *_sums_at(work, sums, index)]
 
 
@@ -145,7 +145,7 @@ def _settle(
     if span is None:
         return
     n = len(work.decisions)
-    index = int(np.searchsorted(work.decisions.pos, pos))
+    index = int(work.decisions.pos.searchsorted(pos))
     left = bool(spans.gone[span] and spans.end[span] <= index)
     if left:
         index, instant = int(spans.end[span]), int(left_at(work)[spans.actor[span]])

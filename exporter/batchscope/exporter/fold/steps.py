@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.fold.flight import set_members
-from batchscope.exporter.fold.layout import NULL, Bools, Ints, Rows, among, heads_of, indices_of
+from batchscope.exporter.fold.layout import (
+    NULL,
+    Bools,
+    Ints,
+    Rows,
+    among,
+    differences,
+    extended,
+    heads_of,
+    indices_of,
+)
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
 
@@ -53,7 +63,7 @@ class Steps:
     @property
     def lasts(self) -> Ints:
         """Last entry of each request."""
-        return np.append(self.heads[1:], len(self))[: len(self.heads)] - 1
+        return extended(self.heads[1:], len(self))[: len(self.heads)] - 1
 
 
 def steps_of(work: Work) -> Steps:
@@ -62,7 +72,7 @@ def steps_of(work: Work) -> Steps:
     actor, j, serial = _decodes(work, np.concatenate([heads, rest]))
     many = np.concatenate([np.ones(len(heads), np.int64), times])
     each = _per_completion(work, np.concatenate([heads, rest]), many)
-    over = (actor < 0) | (work.completions.pos[j] > np.append(work.ends, 0)[actor])
+    over = (actor < 0) | (work.completions.pos[j] > extended(work.ends, 0)[actor])
     late = j[over], each[over], serial[over]
     decode = _columns(0, actor[~over], work.completions.pos[j[~over]], each[~over])
     prefill = _prefills(work)
@@ -75,7 +85,7 @@ def _blocks(work: Work) -> tuple[Ints, Ints, Ints]:
     n = len(work.completions)
     goes_on = _goes_on(work)
     heads = indices_of(~goes_on)
-    lengths = np.diff(np.append(heads, n))
+    lengths = differences(extended(heads, n))
     more = lengths > 1
     return heads, heads[more] + 1, lengths[more] - 1
 
@@ -90,8 +100,8 @@ def _goes_on(work: Work) -> Bools:
     if len(done) < 2:
         return out
     edges = np.sort(np.concatenate([_positions(work, record) for record in _EDGES]))
-    quiet = np.diff(np.searchsorted(edges, done.pos)) == 0
-    same = (np.diff(ids) == 1) & (np.diff(sets) == 0) & (sets[1:] >= 0)
+    quiet = differences(edges.searchsorted(done.pos)) == 0
+    same = (differences(ids) == 1) & (differences(sets) == 0) & (sets[1:] >= 0)
     out[1:] = simple[1:] & simple[:-1] & same & quiet
     # a preemption decided with batches in flight: those before its decision are stale, it is not
     taken = work.next_id(_positions(work, r.PREEMPTED))
@@ -117,12 +127,12 @@ def _decodes(work: Work, at: Ints) -> tuple[Ints, Ints, Ints]:
     """(request, completion, serial) of the decode members of some completions."""
     rows = work.completions.rows[at]
     counts, index = set_members(work, work.flight["members"][rows])
-    return work.set_actors[index], np.repeat(at, counts), work.set_serials[index]
+    return work.set_actors[index], at.repeat(counts), work.set_serials[index]
 
 
 def _per_completion(work: Work, at: Ints, values: Ints) -> Ints:
     counts, _ = set_members(work, work.flight["members"][work.completions.rows[at]])
-    return np.repeat(values, counts)
+    return values.repeat(counts)
 
 
 def _columns(kind: int, actor: Ints, pos: Ints, times: Ints, **more: Ints) -> dict[str, Ints]:
@@ -143,10 +153,10 @@ def _prefills(work: Work) -> dict[str, Ints]:
     done, flight = work.completions, work.flight
     j_of = np.full(len(flight) + 1, -1, np.int64)
     j_of[done.rows] = np.arange(len(done))
-    owner = np.searchsorted(flight["iteration_id"], work.prefill["iteration_id"])
+    owner = flight["iteration_id"].searchsorted(work.prefill["iteration_id"])
     j, actor = j_of[owner], work.prefill_actors
     kept = (j >= 0) & (actor >= 0)
-    pos = np.append(done.pos, -1)[j]
+    pos = extended(done.pos, -1)[j]
     kept &= pos <= work.ends[actor] if len(work.ends) else False
     rows = work.prefill.compress(kept)
     ones = np.ones(len(rows), np.int64)
@@ -182,7 +192,7 @@ def _sorted(
     actor, pos = keys >> (low + middle), ((keys >> low) & ((1 << middle) - 1)) + work.piece.lo
     columns = _gathered(parts, order)
     j = _completion_at(work, pos)
-    first = np.append(work.flight["iteration_id"][work.completions.rows], NULL)[j]
+    first = extended(work.flight["iteration_id"][work.completions.rows], NULL)[j]
     heads = indices_of(heads_of(actor))
     edges = indices_of(columns["kind"] >= PREEMPT)
     first[edges] = work.next_id(pos[edges])
@@ -218,14 +228,14 @@ def _override(work: Work, steps: Steps, keys: Ints, shift: int) -> None:
     done, part = work.completions, work.piece.of(r.COMPLETED)
     if part is not None and len(done):
         offsets, rows = part.tail("emitted")
-        owner = np.repeat(np.arange(len(part)), np.diff(offsets))
+        owner = np.repeat(np.arange(len(part)), differences(offsets))
         j_of = np.full(len(part), -1, np.int64)
         j_of[done.record] = np.arange(len(done))
         _put(work, steps.emitted, keys, shift, j_of[owner], rows["serial"], rows["tokens"])
     if len(work.drafts) and len(done):
         j_of = np.full(len(work.flight) + 1, -1, np.int64)
         j_of[done.rows] = np.arange(len(done))
-        owner = np.searchsorted(work.flight["iteration_id"], work.drafts["iteration_id"])
+        owner = work.flight["iteration_id"].searchsorted(work.drafts["iteration_id"])
         d = work.drafts
         inside = steps.kind == 1  # a prompt's end with drafts behind it: its own tokens are told
         own = steps.tokens[inside]
@@ -240,6 +250,6 @@ def _put(
     kept = (j >= 0) & (actor >= 0)
     pos = work.completions.pos[j[kept]] - work.piece.lo
     wanted = (actor[kept] << shift) | pos
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1) if len(keys) else wanted[:0]
+    at = np.minimum(keys.searchsorted(wanted), len(keys) - 1) if len(keys) else wanted[:0]
     hit = keys[at] == wanted[: len(at)]
     column[at[hit]] = values[kept][: len(at)][hit]

@@ -111,4 +111,4 @@ def _blocks(
         first = found.at[members[0]]
         m, start = int(steps.times[first]), int(steps.j[first])
         lateness = np.sort(work.completions.c[start : start + m] - np.arange(m) * each)
-        counts[members] = np.searchsorted(lateness, slack[members], side="right")
+        counts[members] = lateness.searchsorted(slack[members], side="right")

@@ -11,7 +11,16 @@ import numpy as np
 
 from batchscope.exporter.fold.deferred import count_deferred
 from batchscope.exporter.fold.flight import set_members
-from batchscope.exporter.fold.layout import FAR, NULL, Bools, Ints, among, heads_of, indices_of
+from batchscope.exporter.fold.layout import (
+    FAR,
+    NULL,
+    Bools,
+    Ints,
+    among,
+    extended,
+    heads_of,
+    indices_of,
+)
 from batchscope.exporter.fold.queue_sums import Spans, Sums, left_at, sums_of
 from batchscope.exporter.fold.skips import Skips, passed_over
 from batchscope.exporter.fold.work import Work
@@ -25,28 +34,33 @@ def first_scheduled(work: Work) -> Ints:
     """Per request: index of the decision that first had it as a member, n: none in this piece."""
     decisions, n = work.decisions, len(work.decisions)
     out = np.full(len(work.roll), n, np.int64)
+    waiting = (work.rows["first_ok"] == 1) & (work.rows["first_sched"] == NULL)
+    if not n or not waiting.any():
+        return out
     sets = work.flight["members"][decisions.rows]
     new = indices_of(heads_of(sets))
     counts, index = set_members(work, sets[new])
-    actor, at = work.set_actors[index][::-1], np.repeat(new, counts)[::-1]
+    actor, at = work.set_actors[index][::-1], new.repeat(counts)[::-1]
     out[actor[actor >= 0]] = at[actor >= 0]  # in reverse, so that the first one stays
-    owner = np.searchsorted(decisions.ids, work.prefill["iteration_id"])
+    owner = decisions.ids.searchsorted(work.prefill["iteration_id"])
     mine = among(work.prefill["iteration_id"], decisions.ids) & (work.prefill_actors >= 0)
     np.minimum.at(out, work.prefill_actors[mine], owner[mine])
-    waiting = (work.rows["first_ok"] == 1) & (work.rows["first_sched"] == NULL)
     return np.where(waiting, out, n)
 
 
 def wait(work: Work) -> None:
     """Follow every wait through the piece's decisions; write those that end."""
     sums, first = sums_of(work), first_scheduled(work)
-    spans = _joined([_first_waits(work, first), _again_waits(work)])
+    spans = _first_waits(work, first)
+    if (work.rows["wait"] * work.rows["admission"]).any() or work.piece.of(r.PREEMPTED):
+        spans = _joined([spans, _again_waits(work)])
     if work.piece.hidden:
         spans = _undisturbed(work, spans)
     _begin(work, sums, spans)
     skips = passed_over(work, sums, spans)
     count_deferred(work, sums, spans, skips)
-    _finish(work, sums, spans, skips)
+    if len(spans):
+        _finish(work, sums, spans, skips)
     _admit(work, first)
     _advance(work, sums)
 
@@ -79,7 +93,7 @@ def _rank(actor: Ints, pos: Ints) -> Ints:
     order = np.lexsort((pos, actor))
     ranked = actor[order]
     out = np.empty(len(actor), np.int64)
-    out[order] = np.arange(len(actor)) - np.searchsorted(ranked, ranked)
+    out[order] = np.arange(len(actor)) - ranked.searchsorted(ranked)
     return out
 
 
@@ -88,7 +102,7 @@ def _spans(work: Work, who: Ints, pos: Ints, since: Ints, end: Ints) -> Spans:
     rows, decisions = work.rows, work.decisions
     begin = decisions.after(pos)
     ends = work.ends[who]
-    gone = ends < np.append(decisions.pos, FAR)[end]
+    gone = ends < extended(decisions.pos, FAR)[end]
     return Spans(
         actor=who,
         pos=pos,
@@ -112,7 +126,7 @@ def _joined(parts: list[Spans]) -> Spans:
 def _undisturbed(work: Work, spans: Spans) -> Spans:
     """In a stretch without members: waits over which no batch can have had the request."""
     happened = np.sort(np.concatenate([work.decisions.pos, work.completions.pos]))
-    through = [np.searchsorted(happened, pos) for pos in (spans.pos, work.ends[spans.actor])]
+    through = [happened.searchsorted(pos) for pos in (spans.pos, work.ends[spans.actor])]
     kept = spans.gone & (through[0] == through[1])
     return Spans(**{name: column[kept] for name, column in vars(spans).items()})
 
@@ -121,6 +135,8 @@ def _begin(work: Work, sums: Sums, spans: Spans) -> None:
     """Take the sums at the first decision of each wait; before it lies in_step."""
     n, rows = len(work.decisions), work.rows
     starts = indices_of(~spans.counted & (spans.begin < n) & (spans.begin <= spans.end))
+    if not len(starts):
+        return
     starts = starts[~(spans.gone[starts] & (spans.begin[starts] == spans.end[starts]))]
     begin, actor = spans.begin[starts], spans.actor[starts]
     spans.count[starts] = sums.count[begin]
@@ -153,8 +169,8 @@ def _finish(work: Work, sums: Sums, spans: Spans, skips: Skips) -> None:
 def _instants(work: Work, spans: Spans) -> tuple[Ints, Ints, Ints]:
     """(instant, position, wall clock) of the end of each wait that ends here."""
     decisions = work.decisions
-    instant = np.append(decisions.at, 0)[spans.end]
-    pos = np.append(decisions.pos, FAR)[spans.end]
+    instant = extended(decisions.at, 0)[spans.end]
+    pos = extended(decisions.pos, FAR)[spans.end]
     instant = np.where(spans.gone, left_at(work)[spans.actor], instant)
     pos = np.where(spans.gone, work.ends[spans.actor], pos)
     return instant, pos, instant + work.offsets.at(pos)
@@ -171,6 +187,8 @@ def _write(
     skips: Skips,
 ) -> None:
     """Rows of `waits`, deferred requests, and the deferrals of each request."""
+    if not len(which):
+        return
     span, reason = np.nonzero(count)
     mine = among(skips.span, which)
     spans_of = np.concatenate([which[span], skips.span[mine]])
@@ -218,6 +236,8 @@ def _admit(work: Work, first: Ints) -> None:
     rows, decisions = work.rows, work.decisions
     who = indices_of(first < len(decisions))
     who = who[decisions.pos[first[who]] < work.ends[who]]
+    if not len(who):
+        return
     rows["first_sched"][who] = decisions.at[first[who]]
     known = who[(rows["arrived"][who] != NULL)]
     queue = rows["first_sched"][known] - rows["arrived"][known]
@@ -260,5 +280,5 @@ def _next_resume(work: Work, who: Ints, pos: Ints) -> Ints:
     actor, at = actor[order], at[order]
     shift = work.piece.hi + 1
     found = np.searchsorted(actor * shift + at, who * shift + pos)
-    hit = np.append(actor, -1)[found] == who
-    return np.where(hit, np.append(at, FAR)[found], FAR)
+    hit = extended(actor, -1)[found] == who
+    return np.where(hit, extended(at, FAR)[found], FAR)

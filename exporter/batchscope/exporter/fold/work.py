@@ -38,7 +38,7 @@ class Decisions:
 
     def after(self, pos: Ints) -> Ints:
         """Index of the first decision behind each position, n: none in this piece."""
-        return np.searchsorted(self.pos, pos)
+        return self.pos.searchsorted(pos)
 
 
 @dataclass
@@ -117,4 +117,4 @@ class Work:
     def next_id(self, pos: Ints) -> Ints:
         """Id of the next decision at each position."""
         at, ids = self.next_ids
-        return ids[np.searchsorted(at, pos)]
+        return ids[at.searchsorted(pos)]
