@@ -27,6 +27,7 @@ GRACE_S = 5
 CHOICES = {
     "policy": sorted(POLICIES),
     "runner": ["torch", "cost"],
+    "attention": ["auto", "gather", "flex"],
     "reservation": ["max_tokens", "max_model_len"],
 }
 

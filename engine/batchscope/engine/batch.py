@@ -38,13 +38,23 @@ class Member(NamedTuple):
     is_prefill: bool
 
 
+class Launched(NamedTuple):
+    """How a runner launched a batch: of how many `tokens`, padding included, and whether as a graph
+    of the device.
+    """
+
+    tokens: int
+    graph: bool
+
+
 @dataclass(slots=True)
 class Batch:
     """The members of one iteration in schedule order, and what the decision left undone.
 
     `stop` is None exactly when the queue was emptied; else `stop_head` is the waiting request at
     which the scan ended. `preempted` pairs each victim with the computed tokens it lost.
-    `budget` is None under a policy without one.
+    `budget` is None under a policy without one, `launched` until a runner that launches anything
+    has run it.
     """
 
     step: int
@@ -57,6 +67,7 @@ class Batch:
     stop_head: Sequence | None = None
     preempted: list[tuple[Sequence, int]] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
+    launched: Launched | None = None
 
     @property
     def num_tokens(self) -> int:

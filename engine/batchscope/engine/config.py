@@ -74,6 +74,10 @@ class EngineConfig:
     admissions, `admit_min_free` how many slots must be free before any is filled: both trade the
     waiting of new requests for fewer interruptions of running ones.
 
+    `attention` says how decodes read their pages: copied together first ("gather"), or in place by
+    torch's FlexAttention ("flex", which wants pages of 64 or 128 tokens to be fast); "auto" is flex
+    on CUDA, but for float64.
+
     `weights` is a folder with safetensors for `model` (checkpoint.model_config reads their shape);
     None: random ones from `seed`.
     """
@@ -92,6 +96,7 @@ class EngineConfig:
     runner: Literal["torch", "cost"] = "torch"
     seed: int = 0
     device: str = "auto"
+    attention: Literal["auto", "gather", "flex"] = "auto"
     weights: str | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
 

@@ -26,7 +26,9 @@ def make_runner(config: EngineConfig, clock: Callable[[], int]) -> Runner:
         return CostRunner(vocab_size=config.model.vocab_size, clock=clock)
     from batchscope.engine.torch_runner import TorchRunner
 
-    return TorchRunner(config)
+    runner = TorchRunner(config)
+    runner.prepare()
+    return runner
 
 
 class Engine:

@@ -1,44 +1,34 @@
 """A Llama-family decoder over a paged KV cache, in plain torch.
 
 One flat row per token of the batch, whatever requests the rows belong to; only attention looks at
-the groups. Module names follow the checkpoints of that family. Used by torch_runner alone.
+the parts. Module names follow the checkpoints of that family. Used by torch_runner alone.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, silu
 
+from batchscope.engine.attention import Part
 from batchscope.engine.config import ModelConfig, RopeScaling
-
-
-class Group(NamedTuple):
-    """B requests with Q query rows each, and the L cache slots that they look at.
-
-    `rows` is their span in the flat batch (B x Q rows), `slots` [B, L] cache slots in position
-    order, `visible` [B, 1, Q, L] which of them each query may attend (causal, padding excluded).
-    """
-
-    rows: slice
-    slots: Tensor
-    visible: Tensor
 
 
 class Inputs(NamedTuple):
     """A batch of T tokens as the model takes it.
 
-    `ids`, `positions`, `slots` [T]: token, place in its request, cache slot to write; `sample`
-    [S]: the rows whose logits are wanted.
+    `ids`, `positions`, `slots` [T]: token, place in its request, cache slot to write; `parts` cover
+    all rows; `sample` [S]: the rows whose logits are wanted.
     """
 
     ids: Tensor
     positions: Tensor
     slots: Tensor
-    groups: list[Group]
+    parts: Sequence[Part]
     sample: Tensor
 
 
@@ -76,17 +66,11 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return x * cos + torch.cat((-right, left), dim=-1) * sin
 
 
-def attend(q: Tensor, cache: Tensor, groups: list[Group]) -> Tensor:
+def attend(q: Tensor, cache: Tensor, parts: Sequence[Part]) -> Tensor:
     """Attention of q [T, heads, head_dim] over cache [2, slots, kv_heads, head_dim], as [T, -1]."""
     out = torch.empty_like(q)
-    for group in groups:
-        batch, _, queries, _ = group.visible.shape
-        rows = q[group.rows].view(batch, queries, *q.shape[1:]).transpose(1, 2)
-        keys, values = cache[:, group.slots].transpose(2, 3)
-        mixed = scaled_dot_product_attention(
-            rows, keys, values, attn_mask=group.visible, enable_gqa=True
-        )
-        out[group.rows] = mixed.transpose(1, 2).flatten(0, 1)
+    for part in parts:
+        out[part.rows] = part.attend(q[part.rows], cache)
     return out.flatten(1)
 
 
@@ -113,7 +97,7 @@ class Attention(nn.Module):
         q = rotate(self.q_norm(self.q_proj(x).view(heads)), rope)
         cache[0, inputs.slots] = rotate(self.k_norm(self.k_proj(x).view(heads)), rope)
         cache[1, inputs.slots] = self.v_proj(x).view(heads)
-        out: Tensor = self.o_proj(attend(q, cache, inputs.groups))
+        out: Tensor = self.o_proj(attend(q, cache, inputs.parts))
         return out
 
 
