@@ -300,27 +300,37 @@ def test_the_folder_may_vanish_while_running(driver: EngineDriver, env: dict[str
 def test_a_wrapper_put_on_after_ours_stays_and_goes_on_working(
     driver: EngineDriver, env: dict[str, str]
 ) -> None:
-    engine = driver.engine()
-    handle = attach(driver.adapter(), engine, env)
-    seam = driver.adapter().seams[0]
-    owner, calls = seam.owner(engine), Counter[str]()
-    ours = getattr(owner, seam.attribute)
+    expected = unhooked(driver)
+    for seam in driver.adapter().seams:
+        own = {**env, "BATCHSCOPE_DIR": f"{env['BATCHSCOPE_DIR']}/{seam.name}"}
+        engine = driver.engine()
+        handle = attach(driver.adapter(), engine, own)
+        owner, calls = seam.owner(engine), Counter[str]()
+        theirs = wrapper(getattr(owner, seam.attribute), calls)
+        setattr(owner, seam.attribute, theirs)
+
+        def leave(step: int, handle: Attachment = handle, calls: Counter[str] = calls) -> None:
+            if step == 12:
+                handle.detach()
+                calls["until then"] = calls["theirs"]
+
+        assert driver.run(engine, every_step=leave) == expected, seam.name
+        assert vars(owner)[seam.attribute] is theirs
+        assert hooks(driver, engine) == []
+        scheduled = sum(record.name == "scheduled" for record in read(folder(own)))
+        assert 0 < scheduled <= 12
+        went_on = calls["theirs"] > calls["until then"]
+        assert went_on or not calls["theirs"], "through ours, which has left"
+
+
+def wrapper(ours: Any, calls: Counter[str]) -> Any:
+    """Somebody else's, over what is there."""
 
     def theirs(*args: Any, **kwargs: Any) -> Any:
         calls["theirs"] += 1
         return ours(*args, **kwargs)
 
-    setattr(owner, seam.attribute, theirs)
-
-    def leave(step: int) -> None:
-        if step == 12:
-            handle.detach()
-
-    assert driver.run(engine, every_step=leave) == unhooked(driver)
-    assert vars(owner)[seam.attribute] is theirs
-    assert hooks(driver, engine) == []
-    scheduled = sum(record.name == "scheduled" for record in read(folder(env)))
-    assert 0 < scheduled <= 12 < calls["theirs"]
+    return theirs
 
 
 def test_an_original_that_raises_raises_as_before(

@@ -16,12 +16,15 @@ from tests.adapters.ring_records import Seen, records
 from batchscope.schemas.ring import RingReader, list_rings
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 20
+FOREIGN = "BATCHSCOPE_CONTRACT" in os.environ
+"""Whether the engine under test is somebody else's: slower to import, and its imports warn."""
+DEADLINE_S = 120 if FOREIGN else 20
+STRICT = [] if FOREIGN else ["-W", "error"]
 
 
 def python(code: str, *args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, *args],
+        [sys.executable, *STRICT, "-c", code, *args],
         cwd=ROOT,
         env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
@@ -121,6 +124,11 @@ def until(reader: RingReader, name: str, iteration: int) -> list[Seen]:
     raise AssertionError(f"{name} {iteration} never came, last: {seen[-1:]}")
 
 
+def last(out: str) -> str:
+    """The last line: engines may be talkative."""
+    return out.splitlines()[-1]
+
+
 @pytest.fixture
 def small_memory(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 3 MiB."""
@@ -136,7 +144,7 @@ def small_memory(tmp_path: Path) -> Iterator[Path]:
 RUN = """
 import os, sys
 from pathlib import Path
-from tests.adapters.drivers import MiniDriver
+from tests.adapters.drivers import DRIVERS
 from batchscope.adapters import boot
 from batchscope.adapters.guard import is_hook
 from batchscope.schemas.ring import set_level
@@ -148,7 +156,7 @@ def fill():
                 file.write(bytes(4096))
         except OSError:
             pass
-driver = MiniDriver()
+(driver,) = DRIVERS
 expected = driver.run(driver.engine())
 engine = driver.engine()
 if when == 0:
@@ -160,7 +168,7 @@ def wake(step):
     if step == when:
         fill()
 assert driver.run(engine, every_step=wake) == expected
-print(handle.attached, any(is_hook(value) for value in vars(engine.scheduler).values()))
+print(handle.attached, any(is_hook(v) for own in driver.owners(engine) for v in vars(own).values()))
 """
 
 
@@ -178,7 +186,7 @@ def test_a_full_memory_never_becomes_a_signal(
         "BATCHSCOPE_OVERHEAD": "0",
     }
     code, out, err = finished(python(RUN, str(small_memory), str(when), env=env))
-    assert (code, out) == (0, f"{attached} {attached}\n"), err
+    assert (code, last(out)) == (0, f"{attached} {attached}"), err
     assert err.count("batchscope: off, ") == (not attached)
 
 
@@ -193,15 +201,16 @@ def test_remounting_the_memory_read_only_changes_nothing(small_memory: Path) -> 
     remount = "subprocess.run(['mount', '-o', 'remount,ro', str(shm)], capture_output=True)"
     fill, before = "        fill()\nassert", "import subprocess\n"
     assert fill in RUN
-    code = before + RUN.replace(fill, f"        {remount}\nassert")
-    result = finished(python(code, str(small_memory), "20", env=env))
-    assert result[:2] == (0, "True True\n")
+    script = before + RUN.replace(fill, f"        {remount}\nassert")
+    code, out, err = finished(python(script, str(small_memory), "20", env=env))
+    assert (code, last(out)) == (0, "True True"), err
 
 
 def test_a_memory_that_is_read_only_means_off(small_memory: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_memory)], check=True)
     env = {"BATCHSCOPE": "1", "BATCHSCOPE_DIR": str(small_memory / "rings")}
     code, out, err = finished(python(RUN, str(small_memory), "1000", env=env))
-    assert (code, out) == (0, "False False\n")
-    assert err.startswith("batchscope: off, ")
-    assert err.count("\n") == 1
+    assert (code, last(out)) == (0, "False False"), err
+    said = [line for line in err.splitlines() if line.startswith("batchscope: ")]
+    assert len(said) == 1
+    assert said[0].startswith("batchscope: off, ")

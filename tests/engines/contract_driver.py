@@ -81,7 +81,7 @@ class VllmDriver:
         return driver.given, driver.totals()
 
     def owners(self, engine):
-        return [engine]
+        return [engine, engine.kv_cache_manager]
 
 
 def name(number):
@@ -99,9 +99,15 @@ def one(number, rng):
     )
 
 
+def grammar_waits():
+    """The status of a request whose grammar is being compiled, as this version calls it."""
+    named = getattr(RequestStatus, "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", None)
+    return named or RequestStatus.WAITING_FOR_FSM
+
+
 def held():
     """Waits for a grammar."""
     new = request("held-0-00000000", 20, 4, first=60)
-    new.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    new.status = grammar_waits()
     new.structured_output_request = SimpleNamespace(grammar=None)
     return new

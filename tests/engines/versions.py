@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.adapters.ring_records import Seen, read
 
 from batchscope.exporter.fold import RingFold
@@ -46,25 +47,54 @@ class Run:
         return fold
 
 
+Scenarios = dict[str, Run | str]
+"""Of one version: scenario -> its run, or why it can't be brought there."""
+
+
+def run_of(scenarios: Scenarios, name: str) -> Run:
+    """The run of a scenario; the test is skipped where there is none."""
+    found = scenarios[name]
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
 def versions() -> list[str]:
     """The installed one, and those that BATCHSCOPE_VLLM names."""
     return [NATIVE, *os.environ.get("BATCHSCOPE_VLLM", "").split()]
 
 
-def drive(version: str, folder: Path) -> dict[str, Run | str]:
-    """Scenario -> its run, or why this version can't be brought there."""
+def environment(version: str) -> dict[str, str]:
+    """Variables under which vLLM's own Python imports that version."""
     sources = "" if version == NATIVE else str(ROOT / ".cache/vllm" / version)
     env = {**os.environ, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    env |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    return env | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+
+
+def drive(version: str, folder: Path) -> Scenarios:
+    """Scenario -> its run, or why this version can't be brought there."""
     command = [str(PYTHON), "-m", "tests.engines.scheduler_process", str(folder)]
     done = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        command,
+        cwd=ROOT,
+        env=environment(version),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["version"].startswith(version), said["version"]
     scenarios = said["scenarios"].items()
     return {name: _run(version, folder / name, of) for name, of in scenarios}
+
+
+def sources_of(version: str) -> dict[str, str]:
+    """The environment in which `import vllm` finds this version, offline and quiet."""
+    sources = "" if version == NATIVE else str(ROOT / ".cache/vllm" / version)
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    return {"PYTHONPATH": sources, "OMP_NUM_THREADS": "1", **quiet}
 
 
 def _run(version: str, folder: Path, of: dict[str, Any]) -> Run | str:
