@@ -35,11 +35,10 @@ VLLM     = 0.10.2 0.16.0 0.23.0 0.31.0 0.33.0
 VLLM_ALL = $(VLLM) 0.8.5 0.11.2 0.12.0 0.14.1 0.19.1 0.27.0 0.30.0
 
 test-engines: $(VENV)/.torch
-	@bash .ci/vllm.sh $(VLLM)
-	@BATCHSCOPE_VLLM="$(VLLM)" $(BIN)/python -m pytest -q -m engines tests/engines $(ARGS)
+	@ARGS="$(ARGS)" bash .ci/engines.sh $(VLLM)
 
 test-engines-all:
-	@$(MAKE) -s test-engines VLLM="$(VLLM_ALL)"
+	@MINUTES=90 $(MAKE) -s test-engines VLLM="$(VLLM_ALL)"
 
 check: $(VENV)/.torch
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

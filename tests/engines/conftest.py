@@ -1,0 +1,28 @@
+"""A limit per test: a real engine that hangs fails one test and not the whole run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator
+from types import FrameType
+
+import pytest
+
+LIMIT_S = 900
+"""For a test with the engines that are started for it: a busy machine takes minutes for one."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Setup, call and teardown of one test, under one alarm."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"{item.nodeid} took more than {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT_S)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
