@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from batchscope.engine.config import EngineConfig
-from batchscope.engine.cost import SEVEN_B_A100, CostRunner
-from batchscope.engine.engine import Engine
+from batchscope.engine.cost import SEVEN_B_A100
 from batchscope.engine.limits import RequestRejected
-from batchscope.engine.virtual import Simulation, VirtualClock
+from batchscope.engine.virtual import Simulation
 
 DECODE_NS = SEVEN_B_A100.fixed_ns + SEVEN_B_A100.floor_ns
 KV_NS = SEVEN_B_A100.per_kv_token_ns
@@ -79,32 +78,3 @@ def test_a_run_ends_at_the_time_given() -> None:
 def test_a_request_that_can_never_run_is_an_error_and_not_a_wait() -> None:
     with pytest.raises(RequestRejected):
         Simulation(config()).run([Row(0, 0, 9000, 1)])
-
-
-def test_the_same_decisions_fall_in_virtual_time_and_on_a_runner_that_took_as_long() -> None:
-    """A runner fed with recorded times, as a real one would be: same batches, one by one."""
-    rows = [Row(i, i * 7_000_000, 50 + 37 * i % 300, 40 + i % 9) for i in range(60)]
-    tight = config(num_blocks=60, max_num_seqs=8, max_num_batched_tokens=128, max_model_len=512)
-    virtual = Simulation(tight).run(rows)
-    clock = VirtualClock()
-    took = iter([step.ended_ns - step.began_ns for step in virtual.steps])
-    shapes: list[tuple[int, int]] = []
-    sampler = CostRunner(clock=lambda: 0, sleep=lambda seconds: None)
-
-    class Recorded:
-        def run(self, batch: Any) -> dict[str, int]:
-            clock.now_ns += next(took)
-            shapes.append((batch.num_prefill_tokens, batch.num_decode_tokens))
-            return sampler.run(batch)
-
-    engine = Engine(tight, runner=Recorded(), clock=clock)
-    coming = list(rows)
-    while coming or engine.has_work():
-        if not engine.has_work():
-            clock.until(coming[0].at_ns)
-        while coming and coming[0].at_ns <= clock():
-            row = coming.pop(0)
-            engine.submit(str(row.ordinal), [row.ordinal] * row.prompt_tokens, row.output_tokens)
-        engine.step()
-    assert shapes == [(step.prefill_tokens, step.decode_tokens) for step in virtual.steps]
-    assert engine.totals.preemptions == virtual.engine.totals.preemptions > 0
