@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from batchscope.exporter import gpu
+from batchscope.exporter import gpu, memory
 from batchscope.exporter.api import Service, build
 from batchscope.exporter.cli import leftovers
 from batchscope.exporter.config import Config
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 def serve(config: Config, listener: socket.socket) -> None:
     """Run until a signal says to stop. Raises ConfigError, StoreError, and leaves nothing then."""
     sys.setswitchinterval(SWITCH_S)
+    memory.keep_freed()
     with ExitStack() as ends:
         with leftovers.none_of(rings=config["dir"], store=config["store"]):
             service = ends.enter_context(_service(config))
@@ -46,8 +47,8 @@ def serve(config: Config, listener: socket.socket) -> None:
 
 @contextmanager
 def _service(config: Config) -> Iterator[Service]:
-    memory = f"{config['memory'] >> 10}KiB"
-    store = Store.open(config["store"], memory_limit=memory, read_only=config["read_only"])
+    limit = f"{config['memory'] >> 10}KiB"
+    store = Store.open(config["store"], memory_limit=limit, read_only=config["read_only"])
     try:
         if config["read_only"]:
             yield Service(store)
