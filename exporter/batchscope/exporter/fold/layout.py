@@ -114,10 +114,9 @@ def flight_rows(n: int) -> Rows:
     return np.repeat(_blank("flight"), n)
 
 
-def table(dtype: np.dtype[np.void], **columns: npt.ArrayLike) -> Rows:
+def table(dtype: np.dtype[np.void], **columns: npt.NDArray[Any]) -> Rows:
     """Rows from columns."""
-    n = max((len(np.atleast_1d(np.asarray(c))) for c in columns.values()), default=0)
-    rows = np.zeros(n, dtype)
+    rows = np.zeros(len(next(iter(columns.values()))), dtype)
     for name, column in columns.items():
         rows[name] = column
     return rows
@@ -158,8 +157,8 @@ def first_of_each(values: Ints) -> Bools:
     return out
 
 
-def indices_of(mask: Bools) -> Ints:
-    """Where a mask holds (np.flatnonzero takes 6x)."""
+def indices_of(mask: npt.NDArray[Any]) -> Ints:
+    """Where a mask holds, or numbers aren't 0 (np.flatnonzero takes 6x)."""
     return mask.nonzero()[0]
 
 
@@ -176,7 +175,7 @@ def spread(starts: Ints, counts: Ints) -> Ints:
     if not len(starts):
         return starts[:0]
     ends = counts.cumsum()
-    return (starts - ends + counts).repeat(counts) + np.arange(ends[-1])
+    return (starts - ends + counts).repeat(counts) + np.arange(int(ends[-1]), dtype=np.int64)
 
 
 def heads_of(values: npt.NDArray[Any]) -> Bools:
