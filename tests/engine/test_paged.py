@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engine.paged_reference import paged_reference
+from bench.references import listed_attention
 
 from batchscope.engine.batch import Batch, Member
 from batchscope.engine.config import EngineConfig, ModelConfig
@@ -44,7 +44,7 @@ def config(**changes: Any) -> EngineConfig:
 
 
 def in_place(settings: EngineConfig) -> Engine:
-    return Engine(settings, runner=TorchRunner(settings, kernel=paged_reference))
+    return Engine(settings, runner=TorchRunner(settings, kernel=listed_attention))
 
 
 def serve(engine: Engine, count: int = 20) -> tuple[list[list[int]], list[Batch]]:
@@ -149,7 +149,7 @@ def test_a_blocks_list_longer_than_a_request_can_be_is_cut() -> None:
 
 def test_a_row_lists_its_pages_and_hides_the_tail_of_the_last() -> None:
     rows = DecodeRows(
-        2, pages=Pages(block_size=4, num_blocks=9, width=3), device=CPU, kernel=paged_reference
+        2, pages=Pages(block_size=4, num_blocks=9, width=3), device=CPU, kernel=listed_attention
     )
     rows.fill([member([7, 2], start=5)])
     rows.settle()
@@ -167,7 +167,7 @@ def test_a_row_lists_its_pages_and_hides_the_tail_of_the_last() -> None:
 def test_buffers_stay_where_they_are_from_step_to_step() -> None:
     """A captured graph has their addresses in it."""
     pages = Pages(block_size=4, num_blocks=9, width=3)
-    rows = DecodeRows(2, pages=pages, device=CPU, kernel=paged_reference)
+    rows = DecodeRows(2, pages=pages, device=CPU, kernel=listed_attention)
 
     def addresses() -> list[int]:
         inputs = rows.inputs
@@ -184,9 +184,9 @@ def test_buffers_stay_where_they_are_from_step_to_step() -> None:
 
 
 def test_every_size_can_be_made_ahead_and_leaves_the_pool_alone() -> None:
-    runner = TorchRunner(config(max_num_seqs=5, num_blocks=8), kernel=paged_reference)
+    runner = TorchRunner(config(max_num_seqs=5, num_blocks=8), kernel=listed_attention)
     runner.prepare()
-    steps = runner._decodes
+    steps = runner.decodes
     assert isinstance(steps, DecodeSteps)
     assert sorted(steps._steps) == [1, 2, 4, 5]
     assert not runner.cache[:, :, : 8 * 16].any()
@@ -194,7 +194,7 @@ def test_every_size_can_be_made_ahead_and_leaves_the_pool_alone() -> None:
 
 def test_chunks_stand_behind_the_padded_rows() -> None:
     pages = Pages(block_size=4, num_blocks=9, width=3)
-    rows = DecodeRows(2, pages=pages, device=CPU, kernel=paged_reference)
+    rows = DecodeRows(2, pages=pages, device=CPU, kernel=listed_attention)
     one = member([7, 2], start=5, last=33)
     seq = Sequence("b", [1, 2, 3], 4, arrival_ns=0)
     seq.block_table = [4]
@@ -248,5 +248,5 @@ def test_the_compiled_kernel_reads_the_same_pages_as_the_reference() -> None:
         (part,) = rows.inputs.parts
         q, cache = torch.randn(5, 4, 16), torch.randn(2, pages.slots, 2, 16)
         found = part.attend(q, cache)
-        expected = part._replace(kernel=paged_reference).attend(q, cache)  # type: ignore[attr-defined]
+        expected = part._replace(kernel=listed_attention).attend(q, cache)  # type: ignore[attr-defined]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

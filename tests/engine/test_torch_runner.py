@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from bench.references import dense_logits
 from torch import Tensor
-from torch.nn.functional import silu
 
 from batchscope.engine.batch import Member
 from batchscope.engine.config import EngineConfig, ModelConfig
 from batchscope.engine.engine import Engine
-from batchscope.engine.model import Llama
 from batchscope.engine.packing import row_order
 from batchscope.engine.runner import samples
 from batchscope.engine.torch_runner import TorchRunner, pick_device, pick_dtype
@@ -45,43 +44,6 @@ def device(request: pytest.FixtureRequest) -> str:
 def config(device: str, **changes: Any) -> EngineConfig:
     base: dict[str, Any] = {"model": MODEL, "num_blocks": 400, "max_model_len": 512}
     return EngineConfig(device=device, **(base | changes))
-
-
-def dense_logits(model: Llama, tokens: list[int]) -> Tensor:
-    """Last logits of the whole sequence at once: no cache, no pages, no batch, complex RoPE."""
-    heads, kv_heads, size = MODEL.num_heads, MODEL.num_kv_heads, MODEL.head_dim
-    length = len(tokens)
-    weights = {name: weight.cpu() for name, weight in model.state_dict().items()}
-    speeds = MODEL.rope_theta ** (-torch.arange(size // 2, dtype=torch.float64) / (size // 2))
-    turns = torch.polar(torch.ones(()).double(), torch.arange(length).double()[:, None] * speeds)
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        scale: Tensor = (
-            weights[name] / (x.pow(2).mean(-1, keepdim=True) + MODEL.rms_norm_eps).sqrt()
-        )
-        return x * scale
-
-    def turned(x: Tensor) -> Tensor:
-        pairs = torch.complex(x[..., : size // 2], x[..., size // 2 :]) * turns[:, None]
-        return torch.cat((pairs.real, pairs.imag), -1)
-
-    x = weights["embed_tokens.weight"][tokens]
-    mask = torch.full((length, length), -torch.inf, dtype=torch.float64).triu(1)
-    for layer in range(MODEL.num_layers):
-        own = f"layers.{layer}."
-        h = norm(x, own + "input_layernorm.weight")
-        q, k, v = (
-            (h @ weights[f"{own}self_attn.{p}_proj.weight"].T).view(length, -1, size) for p in "qkv"
-        )
-        k, v = (part.repeat_interleave(heads // kv_heads, 1) for part in (turned(k), v))
-        scores = torch.einsum("qhd,khd->hqk", turned(q), k) / size**0.5 + mask
-        mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1)
-        x = x + mixed @ weights[own + "self_attn.o_proj.weight"].T
-        h = norm(x, own + "post_attention_layernorm.weight")
-        gate, up = (h @ weights[f"{own}mlp.{p}_proj.weight"].T for p in ("gate", "up"))
-        x = x + (silu(gate) * up) @ weights[own + "mlp.down_proj.weight"].T
-    logits: Tensor = norm(x[-1], "norm.weight") @ weights["lm_head.weight"].T
-    return logits
 
 
 def submit_all(engine: Engine, count: int = 20) -> list[Any]:
@@ -119,8 +81,9 @@ def test_every_sampled_row_equals_a_dense_recomputation(device: str) -> None:
         rows = paged(members)
         for row, member in zip(rows, filter(samples, members), strict=True):
             seq = member.seq
-            dense = dense_logits(runner.model, seq.prompt + seq.output)
-            torch.testing.assert_close(row.cpu(), dense, rtol=0, atol=1e-10)
+            tokens = seq.prompt + seq.output
+            dense = dense_logits(runner.model, MODEL, tokens, dtype=torch.float64)
+            torch.testing.assert_close(row, dense, rtol=0, atol=1e-10)
             first, second = row.topk(2).values.tolist()
             leads.append(first - second)
         return rows

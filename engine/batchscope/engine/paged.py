@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -130,16 +129,15 @@ def told_rows(members: Sequence[Member], size: int, pages: Pages) -> array[int]:
     """Tokens, positions and slots of `size` rows, then the `width` blocks of each; rows without a
     member are a first token in the scratch block.
     """
-    block, spare = pages.block_size, size - len(members)
-    starts = [member.start for member in members]
-    tables = [member.seq.block_table for member in members]
-    slots = [t[at // block] * block + at % block for t, at in zip(tables, starts, strict=True)]
-    rows = (
-        [m.seq.tokens(m.start, m.start + 1)[0] for m in members] + [0] * spare,
-        starts + [0] * spare,
-        slots + [pages.scratch * block] * spare,
-    )
-    unused = [0] * pages.width
-    lists = ((table[: pages.width] + unused)[: pages.width] for table in tables)
-    idle = ([pages.scratch, *unused[1:]] for _ in range(spare))
-    return array("i", chain(*rows, *lists, *idle))
+    told, block = array("i", bytes(4 * size * (3 + pages.width))), pages.block_size
+    for row in range(len(members), size):
+        told[2 * size + row] = pages.scratch * block
+        told[3 * size + row * pages.width] = pages.scratch
+    for row, (seq, start, _, _) in enumerate(members):
+        table = seq.block_table
+        told[row] = seq.tokens(start, start + 1)[0]
+        told[size + row] = start
+        told[2 * size + row] = table[start // block] * block + start % block
+        at, blocks = 3 * size + row * pages.width, array("i", table[: pages.width])
+        told[at : at + len(blocks)] = blocks
+    return told

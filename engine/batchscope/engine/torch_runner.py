@@ -54,14 +54,17 @@ class TorchRunner:
 
     The cache is [layers, 2, slots, kv_heads, head_dim] and zeroed, for padded slots are read (and
     masked) before anything was written to them. With a `kernel` that reads pages in place single
-    tokens are padded to few sizes (graphs.py) and the cache has one more block, for the padding;
-    None: what the configuration says.
+    tokens are padded to few sizes, which `decodes` launches, and the cache has one more block, for
+    the padding. Kernel and model are what the configuration says unless given; a given model is of
+    its shape, on its device.
     """
 
-    def __init__(self, config: EngineConfig, *, kernel: Kernel | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, *, kernel: Kernel | None = None, model: Llama | None = None
+    ) -> None:
         self.device = pick_device(config.device)
         dtype = pick_dtype(config.model.dtype, self.device)
-        self.model = _model(config, self.device, dtype)
+        self.model = model or _model(config, self.device, dtype)
         self.rope = rope_table(config.model, config.max_model_len).to(self.device, dtype)
         self.block_size = config.block_size
         kernel = kernel or pick_kernel(config.attention, self.device, dtype)
@@ -69,7 +72,7 @@ class TorchRunner:
         slots = (config.model.num_layers, 2, blocks * config.block_size)
         heads = (config.model.num_kv_heads, config.model.head_dim)
         self.cache = torch.zeros((*slots, *heads), dtype=dtype, device=self.device)
-        self._decodes = None if kernel is None else self._steps(config, kernel)
+        self.decodes = None if kernel is None else self._steps(config, kernel)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> dict[str, int]:
@@ -95,8 +98,8 @@ class TorchRunner:
     @torch.inference_mode()
     def prepare(self) -> None:
         """Compile and capture now what the first batches would else wait for, on CUDA seconds."""
-        if self._decodes is not None:
-            self._decodes.prepare()
+        if self.decodes is not None:
+            self.decodes.prepare()
 
     @property
     def page_bytes(self) -> int:
@@ -139,7 +142,7 @@ class TorchRunner:
 
     def _launch(self, members: list[Member]) -> tuple[Tensor, Launched]:
         """The token of each member that samples, in order, and what was launched for them."""
-        count, steps = singles(members), self._decodes
+        count, steps = singles(members), self.decodes
         padding = 0 if steps is None else steps.padding(count)
         tokens = sum(member.tokens for member in members) + padding
         if steps is None or count < len(members):
@@ -151,8 +154,8 @@ class TorchRunner:
 
     def _packed(self, members: list[Member]) -> Inputs:
         count, decodes = singles(members), None
-        if self._decodes is not None and count:
-            decodes = self._decodes.filled(members[:count])
+        if self.decodes is not None and count:
+            decodes = self.decodes.filled(members[:count])
             decodes.settle()
         return pack(members, block_size=self.block_size, device=self.device, decodes=decodes)
 
