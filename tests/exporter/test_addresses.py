@@ -22,8 +22,10 @@ def test_an_address_is_read_and_written_alike(text: str, address: addresses.Addr
 
 @pytest.mark.parametrize(
     "text",
-    ["", "9477", ":9477", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "::1:9477"]
-    + ["http://127.0.0.1:9477", "127.0.0.1:9477/x", "a@127.0.0.1:9477", "[::1:9477"],
+    [
+        *("", "9477", ":9477", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536"),
+        *("::1:9477", "[::1:9477", "http://127.0.0.1:9477", "127.0.0.1:9477/x", "a@b:9477"),
+    ],
 )
 def test_what_is_no_address_says_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match=r"write it as 127\.0\.0\.1:9477 or \[::1\]:9477"):

@@ -10,7 +10,7 @@ Address = tuple[str, int]
 
 
 def parse(text: str) -> Address:
-    """Host and port of 127.0.0.1:9477 or [::1]:9477. Raises ValueError that says how to write it."""
+    """Host and port of 127.0.0.1:9477 or [::1]:9477. ValueError says how to write it."""
     try:
         parts = urlsplit(f"//{text}")
         host, port, whole = parts.hostname, parts.port, parts.netloc == text
