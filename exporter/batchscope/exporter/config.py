@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from batchscope.exporter.addresses import parse as address
 from batchscope.exporter.errors import ConfigError
 from batchscope.schemas.ring import ring_folder
 from batchscope.schemas.slo import Slo, SloError
@@ -37,17 +38,6 @@ def _kept(text: str) -> int:
     if _size(text) < LEAST_KEPT:
         raise ValueError("must be 64MB or more: space is freed by groups of 122,880 rows")
     return _size(text)
-
-
-def _listen(text: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{text}")
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or parts.netloc != text:
-        raise ValueError("write it as 127.0.0.1:9477 or [::1]:9477; port 0 takes a free one")
-    return host, port
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
@@ -152,7 +142,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("dir", _path, "DIR", _folder, "folder of the rings"),
     Setting("store", _path, "FILE", _store, "DuckDB file to write"),
     Setting("read_only", _truth, "BOOL", "false", "answer from the store only, follow no ring"),
-    Setting("listen", _listen, "HOST:PORT", "127.0.0.1:9477", "off loopback only with a token"),
+    Setting("listen", address, "HOST:PORT", "127.0.0.1:9477", "off loopback only with a token"),
     Setting("token", str, "TOKEN", None, "clients send it as Authorization: Bearer", secret=True),
     Setting("token_file", _secret, "FILE", None, "a file that holds the token"),
     Setting("slo", _slo, "SLO", None, "judge requests by it, e.g. ttft<=2s,tbt_p99<=200ms"),

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from batchscope.exporter import addresses
 from batchscope.exporter.cli import exporter_client
 from batchscope.exporter.config import is_loopback
 from batchscope.exporter.errors import BatchscopeError, ConfigError
@@ -41,13 +42,14 @@ def run(args: argparse.Namespace) -> int:
     """Show the pages until told to stop."""
     if find_spec("streamlit") is None:
         raise ConfigError("dashboard needs streamlit: pip install 'batchscope[dashboard]'")
-    host, _, port = str(args.listen).rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"can't use {args.listen!r} for --listen: write it as 127.0.0.1:8501")
-    if not (args.allow_unauthenticated or is_loopback(host.strip("[]"))):
+    try:
+        host, port = addresses.parse(args.listen)
+    except ValueError as error:
+        raise ConfigError(f"can't use {args.listen!r} for --listen: {error}") from None
+    if not (args.allow_unauthenticated or is_loopback(host)):
         raise ConfigError(_NO_LOGIN.format(host))
     url = exporter_client.url_of(args)
-    _must_be_free(host.strip("[]"), int(port))
+    _must_be_free(host, port)
     if args.store is None:
         os.execve(sys.executable, _streamlit(host, port), _environment(url))  # noqa: S606
     signal.signal(signal.SIGTERM, _leave)
@@ -58,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
         return pages.wait()
 
 
-def _streamlit(host: str, port: str) -> list[str]:
+def _streamlit(host: str, port: int) -> list[str]:
     from batchscope.dashboard.launch import command
 
-    return command(port=int(port), address=host.strip("[]"))
+    return command(port=port, address=host)
 
 
 def _environment(url: str) -> dict[str, str]:
@@ -121,6 +123,7 @@ def _free_port() -> int:
 
 def _must_be_free(host: str, port: int) -> None:
     try:
-        socket.create_server((host, port)).close()
+        addresses.bound((host, port)).close()
     except OSError as error:
-        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+        where = addresses.written((host, port))
+        raise ConfigError(f"can't listen on {where}: {error.strerror or error}") from None

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from batchscope.exporter import addresses
 from batchscope.exporter.cli.demo_engine import SHAPES
 from batchscope.exporter.cli.summary import live_lines, summary
 from batchscope.exporter.errors import BatchscopeError
@@ -233,18 +233,16 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 def _free(listen: str, *, quiet: bool) -> str:
     """The address asked for, or one with a free port when that is taken: said unless quiet."""
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise DemoError(f"can't read {listen!r} as an address; write it as 127.0.0.1:9477")
-    for candidate in (int(port), 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind((host, candidate))
-                found = f"{host}:{probe.getsockname()[1]}"
-                if candidate == 0 and not quiet:
-                    print(f"{listen} is taken, using {found}", file=sys.stderr)
-                return found
+    try:
+        host, port = addresses.parse(listen)
+    except ValueError as error:
+        raise DemoError(f"can't use {listen!r} as an address: {error}") from None
+    for candidate in (port, 0):
+        with contextlib.suppress(OSError), addresses.bound((host, candidate)) as probe:
+            found = addresses.written((host, probe.getsockname()[1]))
+            if candidate != port and not quiet:
+                print(f"{listen} is taken, using {found}", file=sys.stderr)
+            return found
     raise DemoError(f"no port is free on {host}")
 
 

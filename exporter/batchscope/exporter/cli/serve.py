@@ -9,6 +9,7 @@ import argparse
 import logging
 import socket
 
+from batchscope.exporter import addresses
 from batchscope.exporter.config import Config, add_flags, from_process, is_loopback
 from batchscope.exporter.errors import ConfigError
 
@@ -46,8 +47,8 @@ def _listen(config: Config) -> socket.socket:
         raise ConfigError(
             f"{host} is not loopback: set BATCHSCOPE_TOKEN (or _TOKEN_FILE) to listen there"
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=128)
+        return addresses.bound((host, port))
     except OSError as error:
-        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+        where = addresses.written((host, port))
+        raise ConfigError(f"can't listen on {where}: {error.strerror or error}") from None
