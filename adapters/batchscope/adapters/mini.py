@@ -157,7 +157,7 @@ def on_finish(watch: Any, times: Times, _result: None, seq: Any, reason: Any) ->
         seq,
         at_ns=times[1],
         reason=FINISH[reason.value],
-        output_tokens=len(seq.output),
+        output_tokens=seq.generated,
         engine_ns=(
             None,
             since_arrival(seq, seq.first_token_ns),
@@ -263,7 +263,7 @@ def request(seq: Any) -> Request:
     """Who it is."""
     return Request(
         prompt_tokens=len(seq.prompt),
-        max_tokens=seq.max_tokens,
+        max_tokens=seq.max_tokens - seq.given,
         priority=seq.priority,
         engine_arrival_ns=seq.arrival_ns,
         tenant=seq.tenant,
@@ -277,7 +277,7 @@ def progress(seq: Any) -> Progress:
     phase = _PREFILL if seq.num_computed < seq.target else _DECODE
     return Progress(
         seq.num_computed,
-        len(seq.output),
+        seq.generated,
         None if waiting or seq.num_preemptions else seq.num_cached,
         seq.num_preemptions,
         0 if waiting else phase,
@@ -290,6 +290,7 @@ def hello(engine: Any) -> dict[str, Any]:
     return {
         "version": own_version(),
         "model_name": f"mini-{config.runner}",
+        "role": config.role,
         "config": dataclasses.asdict(config),
         "block_tokens": config.block_size,
         **weights(engine.runner, config.model),
@@ -323,6 +324,7 @@ STOP: Mapping[str, int] = {
     "batch_held": _CODES[DeferralReason.POLICY],
     "admit_delay": _CODES[DeferralReason.PREFILL_THROTTLE],
     "admit_min_free": _CODES[DeferralReason.PREFILL_THROTTLE],
+    "unaccepted": _CODES[DeferralReason.TRANSFER],
 }
 FINISH: Mapping[str, int] = {
     word.value: code

@@ -1,7 +1,8 @@
 """`python -m batchscope.engine`: the engine behind an OpenAI-compatible server.
 
-Each setting of EngineConfig is a flag. Plugins (entry points of the group below) are handed the
-engine before its first step; the engine knows nothing of what they do.
+Each setting of EngineConfig is a flag. With --split a second process decodes what this one has
+prefilled; --role and --link PATH do the same for two that are started apart. Plugins (entry points
+of the group below) are handed the engine before its first step; it knows nothing of what they do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from batchscope.engine.checkpoint import model_config
 from batchscope.engine.config import EngineConfig, ModelConfig
 from batchscope.engine.engine import Engine
 from batchscope.engine.loop import EngineLoop
+from batchscope.engine.pair import decode, decode_engine, dialling
 from batchscope.engine.policies import POLICIES
+from batchscope.engine.prefill import PrefillLoop
 from batchscope.engine.text import tokenizer_for
 
 PLUGINS = "batchscope.engine.plugins"
@@ -27,6 +30,7 @@ GRACE_S = 5
 CHOICES = {
     "policy": sorted(POLICIES),
     "runner": ["torch", "cost"],
+    "role": ["both", "prefill", "decode"],
     "attention": ["auto", "gather", "flex"],
     "reservation": ["max_tokens", "max_model_len"],
 }
@@ -34,27 +38,41 @@ CHOICES = {
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until interrupted; 2 with one sentence when the settings can't be served."""
-    args = _parser().parse_args(argv)
+    told = sys.argv[1:] if argv is None else argv
+    args = _parser().parse_args(told)
     try:
         engine = Engine(_config(args))
-    except ValueError as why:
+        for plugin in entry_points(group=PLUGINS):
+            plugin.load()(engine)
+        _run(engine, args, told)
+    except (ValueError, OSError) as why:
         print(f"engine: {why}", file=sys.stderr)
         return 2
-    for plugin in entry_points(group=PLUGINS):
-        plugin.load()(engine)
-    _serve(engine, args)
     return 0
 
 
-def _serve(engine: Engine, args: argparse.Namespace) -> None:
+def _run(engine: Engine, args: argparse.Namespace, told: list[str]) -> None:
+    """In its role. Raises ValueError, OSError for a part that can't be played."""
+    if args.split:
+        with decode_engine([flag for flag in told if flag != "--split"]) as reach:
+            _serve(PrefillLoop(engine, reach, max_waiting=args.max_waiting), args)
+    elif args.role == "both":
+        _serve(EngineLoop(engine, max_waiting=args.max_waiting), args)
+    elif args.role == "decode":
+        decode(engine, args.link)
+    else:
+        reach = dialling(args.link)
+        _serve(PrefillLoop(engine, reach, max_waiting=args.max_waiting), args)
+
+
+def _serve(loop: EngineLoop, args: argparse.Namespace) -> None:
     import uvicorn
 
     from batchscope.engine.server import make_app
 
-    config = engine.config
+    config = loop.engine.config
     tokenizer = tokenizer_for(config.weights, vocab_size=config.model.vocab_size)
     name = args.served_model_name or Path(config.weights or f"mini-{config.runner}").name
-    loop = EngineLoop(engine, max_waiting=args.max_waiting)
     app = make_app(loop, model=name, tokenizer=tokenizer)
     settings = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning")
     settings.timeout_graceful_shutdown = GRACE_S
@@ -69,6 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-waiting", type=int, default=256, help="requests, then 429")
     parser.add_argument("--served-model-name", default=None)
     parser.add_argument("--dtype", default="auto", help="of the weights as computed")
+    parser.add_argument("--split", action="store_true", help="decode in a process of its own")
+    parser.add_argument(
+        "--link", metavar="PATH", help="where decode engine and prefill engine meet"
+    )
     for setting in fields(EngineConfig):
         if setting.name != "model":
             _add(parser, setting)
@@ -80,11 +102,15 @@ def _add(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
     if isinstance(default, bool):
         parser.add_argument(flag, default=default, action=argparse.BooleanOptionalAction)
     else:
-        kind = int if isinstance(default, int) else str
+        kind = type(default) if isinstance(default, (int, float)) else str
         parser.add_argument(flag, default=default, type=kind, choices=CHOICES.get(setting.name))
 
 
 def _config(args: argparse.Namespace) -> EngineConfig:
+    if (args.role == "both") != (args.link is None) or (args.split and args.link):
+        raise ValueError("--role prefill or decode and --link PATH go together, or --split alone")
+    if args.split:
+        args.role = "prefill"
     told = {f.name: getattr(args, f.name) for f in fields(EngineConfig) if f.name != "model"}
     weights, dtype = args.weights, args.dtype
     shape = model_config(weights, dtype=dtype) if weights else ModelConfig(dtype=dtype)

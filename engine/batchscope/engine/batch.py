@@ -24,6 +24,7 @@ class StopReason(Enum):
     BATCH_HELD = "batch_held"
     ADMIT_DELAY = "admit_delay"
     ADMIT_MIN_FREE = "admit_min_free"
+    UNACCEPTED = "unaccepted"
 
 
 class Member(NamedTuple):

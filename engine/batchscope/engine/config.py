@@ -74,6 +74,11 @@ class EngineConfig:
     admissions, `admit_min_free` how many slots must be free before any is filled: both trade the
     waiting of new requests for fewer interruptions of running ones.
 
+    `role` is the engine's part of a split: a prefill engine keeps the pages of done prompts until a
+    decode engine takes them, and admits no more while these are above `unaccepted_ratio` of its
+    pool; a decode engine takes no more while what it took and can't run yet is above
+    `backlog_ratio` of its own.
+
     `attention` says how decodes read their pages: copied together first ("gather"), or in place by
     torch's FlexAttention ("flex", which wants pages of 64 or 128 tokens to be fast); "auto" is flex
     on CUDA, but for float64.
@@ -94,6 +99,9 @@ class EngineConfig:
     admit_delay: int = 0
     admit_min_free: int = 0
     runner: Literal["torch", "cost"] = "torch"
+    role: Literal["both", "prefill", "decode"] = "both"
+    unaccepted_ratio: float = 0.5
+    backlog_ratio: float = 0.1
     seed: int = 0
     device: str = "auto"
     attention: Literal["auto", "gather", "flex"] = "auto"
@@ -111,6 +119,9 @@ class EngineConfig:
         ):
             if not 0 <= getattr(self, name) < below:
                 raise ValueError(f"{name} must be at least 0 and below {below}")
+        for name in ("unaccepted_ratio", "backlog_ratio"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1")
         if self.policy == "paged" and self.max_num_seqs > self.prefill_budget:
             raise ValueError(f"max_num_seqs must be at most {self.prefill_budget}, one token each")
         room = (self.num_blocks - self.watermark_blocks) * self.block_size
@@ -124,6 +135,16 @@ class EngineConfig:
     def prefill_budget(self) -> int:
         """Tokens of a batch where prompts are never cut: any request's prompt fits."""
         return max(self.max_num_batched_tokens, self.max_model_len)
+
+    @property
+    def unaccepted_blocks(self) -> int:
+        """Blocks that may wait to be taken before a prefill engine admits no more."""
+        return int(self.unaccepted_ratio * self.num_blocks)
+
+    @property
+    def backlog_blocks(self) -> float:
+        """Blocks of requests without a slot from which on a decode engine takes no more."""
+        return self.backlog_ratio * self.num_blocks
 
     @property
     def _reserves_the_longest(self) -> bool:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from batchscope.engine.batch import Batch
 from batchscope.engine.config import EngineConfig
@@ -18,6 +19,9 @@ from batchscope.engine.runner import Runner
 from batchscope.engine.scheduler import Scheduler
 from batchscope.engine.sequence import FinishReason, Sequence
 from batchscope.engine.totals import Totals
+
+STUCK_WAIT_S = 0.05
+"""Longest pause of a decision that could place nobody: then it is made again."""
 
 
 def make_runner(config: EngineConfig, clock: Callable[[], int]) -> Runner:
@@ -32,9 +36,11 @@ def make_runner(config: EngineConfig, clock: Callable[[], int]) -> Runner:
 
 
 class Engine:
-    """A scheduler, a runner, and an inbox that makes submit() and abort() safe from any thread.
+    """A scheduler, a runner, and an inbox that makes submit(), abort() and post() safe from any
+    thread.
 
-    All other methods belong to the thread that steps. `clock` returns nanoseconds.
+    All other methods belong to the thread that steps. `clock` returns nanoseconds. `intake` is
+    called between inbox and decision: it brings in what another engine offers.
     """
 
     def __init__(
@@ -48,7 +54,8 @@ class Engine:
         self.clock = clock
         self.scheduler = Scheduler(config, clock)
         self.runner = make_runner(config, clock) if runner is None else runner
-        self._inbox: deque[Sequence | str] = deque()
+        self.intake: Callable[[], None] | None = None
+        self._inbox: deque[Callable[[], object]] = deque()
         self._queued: set[str] = set()
         self._lock = threading.Lock()
         self._mail = threading.Event()
@@ -69,11 +76,14 @@ class Engine:
         tenant: str | None = None,
         trace_context: tuple[bytes, bytes] | None = None,
         on_token: Callable[[int], None] | None = None,
+        on_end: Callable[[FinishReason], None] | None = None,
         generated: list[int] | None = None,
+        keeps_kv: bool = False,
     ) -> Sequence:
         """Hand in a request; it arrives at the start of the next step. Any thread.
 
         With `generated`, tokens that a prefill engine made of it, comes the KV of all but the last.
+        The other options are Sequence's.
 
         Raises RequestRejected when it could never run or its id is in use.
         """
@@ -87,16 +97,23 @@ class Engine:
             tenant=tenant,
             trace_context=trace_context,
             on_token=on_token,
-            received=len(prompt) + len(generated) - 1 if generated else 0,
+            on_end=on_end,
+            given=len(generated or ()),
+            keeps_kv=keeps_kv,
         )
         seq.output.extend(generated or ())
         check_request(self.config, seq)
-        self._post(seq)
+        self._claim(seq)
+        self.post(partial(self._arrive, seq))
         return seq
 
     def abort(self, request_id: str) -> None:
         """Ask for a request's end; it takes effect at the start of the next step. Any thread."""
-        self._inbox.append(request_id)
+        self.post(lambda: self.scheduler.abort(request_id))
+
+    def post(self, action: Callable[[], object]) -> None:
+        """Have the thread that steps call `action` at the start of its next step. Any thread."""
+        self._inbox.append(action)
         self._mail.set()
 
     def has_work(self) -> bool:
@@ -112,32 +129,39 @@ class Engine:
     def step(self) -> list[Sequence]:
         """One iteration; the requests that finished by it. Without work there is no iteration."""
         self._drain()
+        if self.intake is not None:
+            self.intake()
         if not self.scheduler.live:
             return []
         batch = self.scheduler.schedule()
         tokens = self._run(batch)
         return self.scheduler.update(batch, tokens)
 
-    def _post(self, seq: Sequence) -> None:
+    def _claim(self, seq: Sequence) -> None:
+        scheduler, own = self.scheduler, seq.request_id
         with self._lock:
-            if seq.request_id in self._queued or seq.request_id in self.scheduler.live:
-                raise RequestRejected(f"{seq.request_id}: this id is in use")
-            self._queued.add(seq.request_id)
-            self._inbox.append(seq)
-        self._mail.set()
+            if own in self._queued or own in scheduler.live or own in scheduler.kept:
+                raise RequestRejected(f"{own}: this id is in use")
+            self._queued.add(own)
+
+    def _arrive(self, seq: Sequence) -> None:
+        self.scheduler.add(seq)
+        self._queued.discard(seq.request_id)
 
     def _drain(self) -> None:
         self._mail.clear()
         while self._inbox:
-            item = self._inbox.popleft()
-            if isinstance(item, str):
-                self.scheduler.abort(item)
-            else:
-                self.scheduler.add(item)
-                self._queued.discard(item.request_id)
+            self._inbox.popleft()()
 
     def _run(self, batch: Batch) -> dict[str, int]:
-        """Run the batch; when the runner fails, so do its members, and the rest can go on."""
+        """Run the batch; when the runner fails, so do its members, and the rest can go on.
+
+        Where nobody could be placed whoever waits does so for pages that another engine is to take,
+        unless a place was lost just now.
+        """
+        if not batch.members:
+            self._mail.wait(0 if batch.preempted else STUCK_WAIT_S)
+            return {}
         try:
             return self.runner.run(batch)
         except Exception:

@@ -1,6 +1,6 @@
 """The thread that steps an engine while others submit: used by the server.
 
-Submitters hear their tokens and their end by callbacks on the engine's thread.
+Submitters hear their tokens and their end by callbacks, on the engine's thread unless told.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from batchscope.engine.engine import Engine
-from batchscope.engine.sequence import FinishReason, Sequence, Status
+from batchscope.engine.sequence import FinishReason
 
 IDLE_WAIT_S = 0.2
 OnEnd = Callable[[FinishReason], None]
@@ -34,7 +35,7 @@ class EngineLoop:
     def __init__(self, engine: Engine, *, max_waiting: int = 256) -> None:
         self.engine = engine
         self._max_waiting = max_waiting
-        self._live: dict[str, tuple[Sequence, OnEnd]] = {}
+        self._live: dict[str, OnEnd] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -68,23 +69,46 @@ class EngineLoop:
         on_token: Callable[[int], None],
         on_end: OnEnd,
         **options: Any,
-    ) -> Sequence:
+    ) -> None:
         """Engine.submit, and `on_end` after the last token. Raises RequestRejected, Overloaded or
         Stopped.
         """
         with self._lock:
             if not self.alive:
-                raise Stopped("the engine is shutting down")
+                raise Stopped("the engine takes no requests: it is ending, or lacks its other half")
             if self.waiting >= self._max_waiting:
                 raise Overloaded(f"{self.waiting} requests are waiting")
-            seq = self.engine.submit(request_id, prompt, max_tokens, on_token=on_token, **options)
-            self._live[request_id] = seq, on_end
-        return seq
+            self._hand_in(request_id, prompt, max_tokens, on_token, **options)
+            self._live[request_id] = on_end
 
     def abort(self, request_id: str) -> None:
         """End a request whose client has gone; `on_end` is not called. Unknown ids are ignored."""
-        if self._live.pop(request_id, None) is not None:
-            self.engine.abort(request_id)
+        with self._lock:
+            known = self._live.pop(request_id, None)
+        if known is not None:
+            self._give_up(request_id)
+
+    def _hand_in(
+        self,
+        request_id: str,
+        prompt: list[int],
+        max_tokens: int,
+        on_token: Callable[[int], None],
+        **options: Any,
+    ) -> None:
+        on_end = partial(self._ended, request_id)
+        self.engine.submit(
+            request_id, prompt, max_tokens, on_token=on_token, on_end=on_end, **options
+        )
+
+    def _give_up(self, request_id: str) -> None:
+        self.engine.abort(request_id)
+
+    def _ended(self, request_id: str, reason: FinishReason) -> None:
+        with self._lock:
+            on_end = self._live.pop(request_id, None)
+        if on_end is not None:
+            on_end(reason)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -93,27 +117,14 @@ class EngineLoop:
         with self._lock:
             left = list(self._live)
         for request_id in left:
-            self.engine.abort(request_id)
+            self._give_up(request_id)
         self.engine.step()
-        self._sweep()
+        for request_id in left:
+            self._ended(request_id, FinishReason.ABORT)
 
     def _step(self) -> None:
         """One iteration. A failed one has failed its members: the rest goes on."""
         try:
-            finished = self.engine.step()
+            self.engine.step()
         except Exception as why:  # noqa: BLE001  (whatever the device raised)
             print(f"engine: an iteration failed: {why!r}", file=sys.stderr)
-            self._sweep()
-            return
-        for seq in finished:
-            self._ended(seq)
-
-    def _sweep(self) -> None:
-        for seq, _ in list(self._live.values()):
-            if seq.status is Status.FINISHED:
-                self._ended(seq)
-
-    def _ended(self, seq: Sequence) -> None:
-        _, on_end = self._live.pop(seq.request_id, (None, None))
-        if on_end is not None and seq.finish_reason is not None:
-            on_end(seq.finish_reason)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from batchscope.engine.batch import Batch, Member
 
@@ -16,6 +17,21 @@ class Runner(Protocol):
 
     def run(self, batch: Batch) -> dict[str, int]:
         """Compute the members' tokens, then sample."""
+
+
+@runtime_checkable
+class HasPages(Protocol):
+    """A runner whose KV can be moved, block by block. Read and written between batches only."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block: keys and values of all layers."""
+
+    def read_pages(self, blocks: Sequence[int]) -> bytes:
+        """The content of `blocks`, one after the other."""
+
+    def write_pages(self, blocks: Sequence[int], content: bytes) -> None:
+        """Put what read_pages gave, of an equal model, into `blocks`."""
 
 
 def samples(member: Member) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchscope.engine.batch import Batch
+from batchscope.engine.hop import Hop
 from batchscope.engine.sequence import FinishReason
 
 
@@ -18,7 +19,8 @@ class Totals:
 
     `recomputed` is part of `prefill`: the prefill of re-admissions after preemption. `cached` are
     prompt tokens found in the prefix cache at first admission. `deferrals` adds, per reason, the
-    requests left waiting at each decision.
+    requests left waiting at each decision. `hops` are KV transfers that ended here, failed ones
+    apart; `hop_blocks` and `hop_bytes` went with them.
     """
 
     iterations: int = 0
@@ -33,6 +35,10 @@ class Totals:
     cached: int = 0
     recomputed: int = 0
     preemptions: int = 0
+    hops: int = 0
+    hops_failed: int = 0
+    hop_blocks: int = 0
+    hop_bytes: int = 0
     deferrals: dict[str, int] = field(default_factory=dict)
 
     def decided(self, batch: Batch, *, waiting: int) -> None:
@@ -54,6 +60,15 @@ class Totals:
             self.failed += 1
         else:
             self.finished += 1
+
+    def hopped(self, hop: Hop) -> None:
+        """Count a KV transfer."""
+        if hop.failed:
+            self.hops_failed += 1
+        else:
+            self.hops += 1
+            self.hop_blocks += hop.blocks or 0
+            self.hop_bytes += hop.nbytes or 0
 
     def as_dict(self) -> dict[str, Any]:
         """The counters under the names that a summary prints; `live` have arrived and not ended."""
