@@ -158,6 +158,8 @@ def test_an_engine_whose_ring_went_while_no_exporter_ran_is_dead(rig: Any) -> No
     load, pipeline = rig.engine(), rig.exporter()
     steps(load, 10)
     until(lambda: count(pipeline, "all_iterations") == 10)
+    lived = pipeline.store.rows("SELECT serial FROM requests_open ORDER BY 1")
+    assert lived
     rig.stop(pipeline)
     load.writer.path.unlink()  # as a reboot does with /dev/shm
     again = rig.exporter()
@@ -165,6 +167,14 @@ def test_an_engine_whose_ring_went_while_no_exporter_ran_is_dead(rig: Any) -> No
     assert state == "dead"
     assert ended is not None
     assert again.engines()[0].state == "dead"
+    assert count(again, "requests_open") == count(again, "runs_open") == 0
+    unknown = "SELECT serial FROM requests WHERE finish_reason = 'unknown' ORDER BY 1"
+    assert again.store.rows(unknown) == lived
+    rig.stop(again)
+    third = rig.exporter()  # nothing is ended twice, and the counters have it
+    assert third.store.rows(unknown) == lived
+    counters = third.engines()[0].totals.counters
+    assert counters["requests_finished", ("unknown",)] == len(lived)
 
 
 def iterations_total(pipeline: Any) -> Any:

@@ -131,8 +131,7 @@ class Followed:
     def ring_state(self) -> RingState:
         """Position and the fold's whole state there."""
         seq, byte_pos = self.reader.position
-        iteration = -1 if self.reader.iteration is None else self.reader.iteration
-        blob = _ITERATION.pack(iteration) + self.fold.dump()
+        blob = packed(self.reader.iteration, self.fold)
         return RingState(self.ring_id, self.reader.ring_uuid, seq, byte_pos, FOLD_VERSION, blob)
 
     def engine_row(self) -> facts.Row:
@@ -163,6 +162,11 @@ def follow(
     state, ended = ends.get(stored.ring_id, ("live", None))
     again = RingReader(path, position=at, iteration=iteration)
     return Followed(again, fold, state=state, ended_unix_ns=ended, committed=at, dirty=False)
+
+
+def packed(iteration: int | None, fold: RingFold) -> bytes:
+    """The blob of a stored state, as `restore` reads it."""
+    return _ITERATION.pack(-1 if iteration is None else iteration) + fold.dump()
 
 
 def restore(

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from batchscope.exporter import facts
+from batchscope.exporter.burial import burial
 from batchscope.exporter.discover import Followed, discover, follow, restore
 from batchscope.exporter.offers import Offer, take_config
 from batchscope.exporter.pending import Rows
 from batchscope.exporter.retention import Bounds
 from batchscope.exporter.sinks import Sink, SinkThread
-from batchscope.exporter.store import Commit, RingState, Store
+from batchscope.exporter.store import RingState, Store
 from batchscope.exporter.views import EngineView, Key, merged, view
 from batchscope.exporter.writer import StoreThread
 from batchscope.schemas.records import NULL64
@@ -100,8 +101,8 @@ class Pipeline:
         self._configs = {row[0] for row in self.store.rows("SELECT config_hash FROM configs")}
         self._announce_slo()
         self._discover()
-        self._remember_past(hellos)
         self._bury(hellos)
+        self._remember_past(hellos)
         for sink in self._sinks:
             sink.start()
         self._tail.start()
@@ -355,14 +356,13 @@ class Pipeline:
         self._past = merged(_past_view(h, self._states[h["ring_uuid"]]) for h in gone)
 
     def _bury(self, hellos: list[dict[str, Any]]) -> None:
-        """Mark as dead whose ring went while no exporter ran: a reboot empties /dev/shm."""
+        """End what rings left that went while no exporter ran."""
         here = {path.stem for path in list_rings(self.folder)}
         gone = [h for h in hellos if h["state"] == "live" and h["ring_uuid"] not in here]
         if gone:
-            now = self._wall()
-            dead = [{**h, "state": "dead", "ended_unix_ns": now} for h in gone]
-            rows = {"engines": facts.table("engines", dead)}
-            self.store.commit(Commit(replaced=rows, rings=[h["ring_id"] for h in gone]))
+            ended = burial(gone, self._states, unix_ns=self._wall())
+            self.store.commit(ended)
+            self._states |= {state.ring_uuid: state for state in ended.states}
 
     def _announce_slo(self) -> None:
         """Number the SLO: the stored version while its targets are the same, else the next one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -69,6 +71,17 @@ def test_a_second_exporter_is_refused_in_one_sentence(tmp_path: Path) -> None:
     drop(lock)
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said == ""
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_exporter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.raises(RingUnavailable, match=r"can't lock .*rings: No locks available"):
+        lock_exporter(tmp_path / "rings")
 
 
 def test_a_sweep_removes_the_dead_of_more_than_a_day(writer: RingWriter, tmp_path: Path) -> None:

@@ -175,7 +175,8 @@ def spread(starts: Ints, counts: Ints) -> Ints:
     if not len(starts):
         return starts[:0]
     ends = counts.cumsum()
-    return (starts - ends + counts).repeat(counts) + np.arange(int(ends[-1]), dtype=np.int64)
+    first: Ints = (starts - ends + counts).repeat(counts)
+    return first + np.arange(int(ends[-1]), dtype=np.int64)
 
 
 def heads_of(values: npt.NDArray[Any]) -> Bools:

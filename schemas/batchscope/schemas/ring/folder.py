@@ -177,12 +177,17 @@ def lock_exporter(folder: Path) -> int:
         if _identity(fd) in _held:
             raise BlockingIOError
         hold(fd)
-    except OSError:
+    except OSError as error:
         let_go(fd)
-        raise RingLocked(
-            f"another exporter reads {folder}: stop it or use another folder"
-        ) from None
+        raise _not_ours(folder, error) from None
     return fd
+
+
+def _not_ours(folder: Path, error: OSError) -> RingError:
+    """Why a lock could not be had: somebody holds it, or the file system has none."""
+    if isinstance(error, BlockingIOError | PermissionError):  # POSIX allows EAGAIN and EACCES
+        return RingLocked(f"another exporter reads {folder}: stop it or use another folder")
+    return RingUnavailable(f"can't lock {folder}: {error.strerror or error}")
 
 
 def retire(path: Path) -> bool:
