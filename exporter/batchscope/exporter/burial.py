@@ -1,4 +1,4 @@
-"""Rings that went while no exporter ran: a reboot empties /dev/shm. What they left open is ended."""
+"""Rings that went while no exporter ran (a reboot empties /dev/shm): what they left is ended."""
 
 from __future__ import annotations
 
