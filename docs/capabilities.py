@@ -29,6 +29,8 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "speculative decoding is in use": {"spec_tokens": 0},
     "`--cudagraph-metrics` is given": {"cudagraph_metrics": False},
     "vLLM's statistics are on": {"log_stats": False},
+    "a KV connector moves blocks beside the batches": {"hops": False},
+    "it is NIXL's, fetching": {"counts_bytes": False},
 }
 """Words -> what is taken away to see which fields go with it."""
 WORDS = {
@@ -50,7 +52,11 @@ WORDS = {
     "finished.engine_e2e_ns": "the engine's own E2E",
     "finished.output_tokens": "output tokens as the engine counts them",
     "resumed.cached_tokens": "tokens of a resumed request that the prefix cache still held",
-    "transfer.at_ns": "KV transfers between engines",
+    "transfer.at_ns": "KV transfers between engines, from when to when, and whether they failed",
+    "transfer.handshake_ns": "of a KV transfer: finding each other",
+    "transfer.wait_ns": "of a KV transfer: waiting for its turn",
+    "transfer.bytes": "of a KV transfer: bytes moved, where it was the only one on its way",
+    "transfer.blocks": "of a KV transfer: blocks filled, where told",
     "blocked.at_ns": "who is passed over, since when and why",
     "delivered.at_ns": "when tokens were handed to the client",
 }

@@ -37,6 +37,9 @@ SHAPE: dict[str, Any] = {
     "ambiguous": False,
     "lora_slots": 0,
     "random_ids": True,
+    "hops": False,
+    "counts_bytes": False,
+    "ranks": 1,
 }
 
 
@@ -155,7 +158,7 @@ def test_a_prompt_in_chunks_is_prefill_until_its_last_token() -> None:
     assert (first.prefill, first.prefill_tokens) == ([(new, 0, 30)], 30)
     assert list(first.decodes) == [old]
     new.num_computed_tokens = 40
-    assert list(seen.partial.values()) == [[new]], "it can't emit yet"
+    assert list(seen.partial.values()) == [["new"]], "it can't emit yet"
     seen.partial.clear()
     second = split(seen, batch({"old": 1, "new": 10}))
     assert second.prefill == [(new, 30, 10)]
@@ -213,8 +216,9 @@ def test_members_that_are_silent_or_emit_several_are_named() -> None:
     a, b, c = running("a"), running("b"), running("c")
     seen = view(runs=[a, b, c], waits=[])
     of = batch({"a": 1, "b": 1, "c": 8})
-    seen.cannot_emit(of, [c])
-    assert batches.emissions(seen, result(out("a", 1), out("b", 1)), of) == [(c, 0)]
+    seen.cannot_emit(of, ["c"])
+    silent = [(requests.Gone("c"), 0)]
+    assert batches.emissions(seen, result(out("a", 1), out("b", 1)), of) == silent
     assert batches.emissions(seen, result(out("a", 3), out("b", 1)), of) == [(a, 3), (c, 0)]
 
 

@@ -17,23 +17,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import vllm
-from tests.engines.vllm_driver import Driver, load
-from tests.engines.vllm_parts import BLOCK, NotHereError, request, scheduler
+from tests.engines import kv_scenarios, rank_scenarios, session_scenarios
+from tests.engines.vllm_driver import Driver, load, watched
+from tests.engines.vllm_parts import NotHereError, held, request, scheduler
 from vllm.lora.request import LoRARequest
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import RequestStatus
 
-from batchscope.adapters import vllm as ours
 from batchscope.adapters.vllm import batches
 from batchscope.schemas.ring import set_level
-
-
-def watched(sched, folder, *, active=True):
-    env = {"BATCHSCOPE_DIR": str(folder), "BATCHSCOPE_OVERHEAD": "0"}
-    env |= {"BATCHSCOPE_RING_BYTES": str(16 << 20)} | ({"BATCHSCOPE": "1"} if active else {})
-    handle = ours.attach(sched, env)
-    assert handle.attached, "not attached"
-    return handle
 
 
 def workload(folder, *, drafts=0, pools=False, second_runner=False, in_flight=0, **settings):
@@ -193,23 +184,19 @@ def lora(folder):
 
 
 def grammar(folder):
-    waits = getattr(RequestStatus, "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", None)
-    waits = waits or RequestStatus.WAITING_FOR_FSM
     asked = SimpleNamespace(grammar=None)
 
     def compiles(driver, step):
-        held = driver.sched.requests["held"]
+        waiter = driver.sched.requests["held"]
         if step == 3:
             asked.grammar = True
-        if held.status.name == "RUNNING":
-            held.structured_output_request = None
+        if waiter.status.name == "RUNNING":
+            waiter.structured_output_request = None
 
-    held = request("held", 20, 4, first=60)
-    held.status, held.structured_output_request = waits, asked
-    return idle_with_release(folder, [*many(1, 30), held, *many(3, 30)[1:]], compiles, held)
+    return idle_with_release(folder, [*many(1, 30), held(asked), *many(3, 30)[1:]], compiles)
 
 
-def idle_with_release(folder, loads, each, held):
+def idle_with_release(folder, loads, each):
     """As idle; the grammar goes away between the decision that admits and its output."""
     sched = scheduler()
     handle = watched(sched, folder)
@@ -224,41 +211,6 @@ def idle_with_release(folder, loads, each, held):
     result = {**driver.result(), "faults": handle.faults.count}
     handle.detach()
     return result
-
-
-class Connector:
-    """A KV connector that loads one block of every new request, asynchronously."""
-
-    requires_kv_delivery = False
-
-    def get_num_new_matched_tokens(self, asking, _local):
-        return (BLOCK, True) if asking.request_id == "remote" else (0, False)
-
-    def get_loaded_kv_cache_group_ids(self, _request):
-        return ()
-
-    def request_finished(self, *_args):
-        return False, None
-
-    request_finished_all_groups = request_finished
-
-    def __getattr__(self, _name):
-        return lambda *args, **kwargs: None
-
-
-def transfer(folder):
-    if not hasattr(RequestStatus, "WAITING_FOR_REMOTE_KVS"):
-        raise NotHereError("no WAITING_FOR_REMOTE_KVS")
-
-    def connect(sched):
-        sched.connector = Connector()
-
-    def arrives(driver, step):
-        if step == 4:
-            driver.sched.finished_recving_kv_req_ids.add("remote")
-
-    loads = [*many(1, 30), request("remote", 40, 4, first=70), request("r9", 30, 20, first=9)]
-    return idle(folder, loads=loads, steps=6, prepare=connect, each=arrives)
 
 
 def reset(folder):
@@ -289,6 +241,9 @@ def cached_prefix(folder):
 
 
 SCENARIOS = {
+    **kv_scenarios.SCENARIOS,
+    **rank_scenarios.SCENARIOS,
+    **session_scenarios.SCENARIOS,
     "workload": workload,
     "workload_async": lambda folder: workload(folder, asynchronous=True, in_flight=1),
     "workload_pipeline": lambda folder: workload(folder, in_flight=1),
@@ -310,7 +265,6 @@ SCENARIOS = {
             chunk_policy,
             lora,
             grammar,
-            transfer,
             reset,
             priority,
             cached_prefix,

@@ -18,27 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.engines.tiny_model import CONFIG
 from tests.engines.versions import PYTHON
 
 READY_S = 300
 BUDGET = 256
-MODEL: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": 1000,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 FLAGS = [
     *("--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "float32"),
     *("--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens", str(BUDGET)),
@@ -111,7 +95,7 @@ def burst(server: Server, jobs: list[tuple[str, list[int], int]]) -> dict[str, d
 @contextmanager
 def serving(folder: Path, rings: Path, **settings: str) -> Iterator[Server]:
     """Start it with the adapter dormant, wait until it answers, end it and all that it started."""
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     port = _free_port()
     command = [str(PYTHON.with_name("vllm")), "serve", str(folder), *FLAGS, "--port", str(port)]
     with (folder / "log").open("wb") as log:

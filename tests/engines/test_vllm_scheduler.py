@@ -6,13 +6,12 @@ from collections import Counter
 
 import pytest
 from tests.adapters.ring_records import Seen
-from tests.engines.versions import Run, drive, versions
+from tests.engines.versions import Run, Scenarios, run_of
 
 from batchscope.schemas.reasons import DeferralReason, FinishReason, Position, words
 
 pytestmark = pytest.mark.engines
 
-Scenarios = dict[str, Run | str]
 Row = tuple[int, str, str]
 
 WORKLOADS = (
@@ -51,20 +50,6 @@ NOT_REACHED = {
     "full_sequence_gate": "is told as kv_blocks: the pool is short of the whole prompt",
 }
 """Ways to be left out that the model-less scheduler was not brought into."""
-
-
-@pytest.fixture(scope="module", params=versions())
-def scenarios(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Scenarios:
-    return drive(request.param, tmp_path_factory.mktemp(f"vllm-{request.param}"))
-
-
-def run_of(scenarios: Scenarios, name: str) -> Run:
-    found = scenarios[name]
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
 
 
 def decisions(run: Run) -> list[Seen]:

@@ -12,12 +12,23 @@ from tests.engines.vllm_parts import STOP_TOKEN, called, request
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
+from batchscope.adapters import vllm as ours
+
+
+def watched(sched, folder, *, active=True):
+    env = {"BATCHSCOPE_DIR": str(folder), "BATCHSCOPE_OVERHEAD": "0"}
+    env |= {"BATCHSCOPE_RING_BYTES": str(16 << 20), "BATCHSCOPE_REQUEST_IDS": "plain"}
+    handle = ours.attach(sched, env | ({"BATCHSCOPE": "1"} if active else {}))
+    assert handle.attached, "not attached"
+    return handle
+
 
 class Driver:
     """One scheduler with up to `in_flight` batches between its two calls.
 
     With `drafts` every decode member gets so many draft tokens, some of which are accepted; with
-    `pools` requests end with their prompt. `targets` are tokens to compute before a request emits.
+    `pools` requests end with their prompt. `told` is what the next output says of KV transfers,
+    `targets` are tokens to compute before a request emits.
     """
 
     def __init__(self, sched, *, in_flight=0, stop_every=0, drafts=0, pools=False):
@@ -28,6 +39,7 @@ class Driver:
         self.counted = Counter()
         self.ends = Counter()
         self.targets, self.lengths = {}, {}
+        self.told = None
         self.admitted = set()
 
     def add(self, new):
@@ -119,7 +131,9 @@ class Driver:
             prompt_logprobs_dict={},
             pooler_output=pooled if self.pools else [],
             num_nans_in_logits=None,
+            kv_connector_output=self.told,
         )
+        self.told = None
         self.take(self.answer(batch, output))
         if self.drafts:
             self.draft()

@@ -13,34 +13,18 @@ os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
 os.environ["VLLM_PLUGINS"] = ""
 
 import torch
-from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from tests.engines.tiny_model import CONFIG
+from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 ARRIVALS = itertools.count()
 BLOCK = 16
 STOP_TOKEN = 9
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": 1000,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 
 
 class NotHereError(Exception):
@@ -73,15 +57,17 @@ HASHER = block_hasher()
 
 def model_folder():
     folder = Path(tempfile.mkdtemp(prefix="batchscope-model-"))
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     return str(folder)
 
 
 MODEL_FOLDER = model_folder()
 
 
-def scheduler(*, asynchronous=False, blocks=100, cached=True, length=512, **settings):
-    """A real scheduler; `settings` are those of SchedulerConfig."""
+def scheduler(*, asynchronous=False, blocks=100, cached=True, length=512, kv_role=None, **settings):
+    """A real scheduler; `settings` are those of SchedulerConfig. With a `kv_role` it has the
+    scheduler's half of vLLM's own NIXL connector.
+    """
     tokens = settings.setdefault("max_num_batched_tokens", 256)
     settings.setdefault("max_num_seqs", 16)
     settings.setdefault("enable_chunked_prefill", True)
@@ -119,7 +105,11 @@ def scheduler(*, asynchronous=False, blocks=100, cached=True, length=512, **sett
         enable_prefix_caching=cached,
     )
     config = VllmConfig(
-        scheduler_config=sched, model_config=model, cache_config=cache, **device_config()
+        scheduler_config=sched,
+        model_config=model,
+        cache_config=cache,
+        kv_transfer_config=kv_transfer(kv_role) if kv_role else None,
+        **device_config(),
     )
     cache.num_gpu_blocks = blocks
     return called(
@@ -143,6 +133,12 @@ def device_config():
         return {"device_config": DeviceConfig("cpu")}
     except ImportError:
         return {}
+
+
+def kv_transfer(role):
+    if not hasattr(RequestStatus, "WAITING_FOR_REMOTE_KVS"):
+        raise NotHereError("no WAITING_FOR_REMOTE_KVS")
+    return KVTransferConfig(kv_connector="NixlConnector", kv_role=role, engine_id="ours")
 
 
 def kv_cache(blocks):
@@ -175,19 +171,21 @@ def scheduler_class(asynchronous):
     return build
 
 
-def sampling(max_tokens):
-    return SamplingParams(ignore_eos=True, max_tokens=max_tokens, stop_token_ids=[STOP_TOKEN])
+def sampling(max_tokens, extra):
+    return SamplingParams(
+        ignore_eos=True, max_tokens=max_tokens, stop_token_ids=[STOP_TOKEN], extra_args=extra
+    )
 
 
-def request(name, prompt, max_tokens, *, first=0, **fields):
-    """A real Request of `prompt` tokens; equal `first` means an equal prefix. Without
-    any `max_tokens` it is a pooling request.
+def request(name, prompt, max_tokens, *, first=0, extra=None, **fields):
+    """A real Request of `prompt` tokens; equal `first` means an equal prefix, `extra` are the
+    sampling parameters that vLLM leaves to others. Without `max_tokens` it is a pooling request.
     """
     return called(
         Request,
         request_id=name,
         prompt_token_ids=[(first * 7 + j) % 900 + 10 for j in range(prompt)],
-        sampling_params=sampling(max_tokens) if max_tokens else None,
+        sampling_params=sampling(max_tokens, extra) if max_tokens else None,
         pooling_params=None if max_tokens else called(PoolingParams, task="embed"),
         block_hasher=HASHER,
         eos_token_id=2,
@@ -200,3 +198,12 @@ def request(name, prompt, max_tokens, *, first=0, **fields):
         mm_features=None,
         **fields,
     )
+
+
+def held(asked):
+    """A request that waits until `asked.grammar` is there."""
+    waits = getattr(RequestStatus, "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", None)
+    new = request("held", 20, 4, first=60)
+    new.status = waits or RequestStatus.WAITING_FOR_FSM
+    new.structured_output_request = asked
+    return new

@@ -57,6 +57,10 @@ PROVIDES: Mapping[str, Provides] = {
     "preempted.lost_tokens": EXACT,
     "resumed.cached_tokens": EXACT,
     "transfer.at_ns": ABSENT,
+    "transfer.handshake_ns": ABSENT,
+    "transfer.wait_ns": ABSENT,
+    "transfer.bytes": ABSENT,
+    "transfer.blocks": ABSENT,
     "blocked.at_ns": ABSENT,
     "delivered.at_ns": ABSENT,
 }

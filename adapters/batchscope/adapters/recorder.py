@@ -25,15 +25,18 @@ from batchscope.schemas.records import (
     BYE,
     COMPLETED,
     DUMMY,
+    FAILED,
     FINISHED,
     NO_MEMBERS,
     NOTICE,
+    NULL,
     NULL32,
     NULL64,
     PREEMPTED,
     RESUMED,
     SAME_DECODES,
     SCHEDULED,
+    TRANSFER,
     UNBLOCKED,
 )
 from batchscope.schemas.ring import LEVEL_MEMBERS, RingWriter, framed
@@ -136,6 +139,34 @@ class Recorder:
     def unblocked(self, request: Any, *, at_ns: int, reason: int) -> None:
         """The skipping ended."""
         self._skipping(UNBLOCKED, request, at_ns, reason)
+
+    def transfer(
+        self,
+        request: Any,
+        *,
+        start_ns: int,
+        at_ns: int,
+        direction: int,
+        blocks: int | None = None,
+        nbytes: int | None = None,
+        handshake_ns: int | None = None,
+        wait_ns: int | None = None,
+        peer: str | None = None,
+        failed: bool = False,
+    ) -> None:
+        """A KV hop of a known request ended, perhaps after its end; `direction` is a code."""
+        self._room(EDGE_BYTES)
+        fields = (
+            *(at_ns, start_ns),
+            *(NULL64 if ns is None else ns for ns in (handshake_ns, wait_ns)),
+            NULL["Q"] if nbytes is None else nbytes,
+            self._book.serial_of(request),
+            NULL32 if blocks is None else blocks,
+            self._labels.number(peer),
+            direction,
+        )
+        flags = FAILED if failed else 0
+        self._writer.append(TRANSFER.struct.pack(TRANSFER.kind, flags, *fields))
 
     def post(self, edge: str, *args: Any, **fields: Any) -> None:
         """From another thread: have the stepping thread call method `edge` before its next

@@ -2,10 +2,11 @@
 
     schedule -> SCHEDULED, RESUMED, BLOCKED, UNBLOCKED    update_from_output -> COMPLETED
     add_request -> ARRIVED    _preempt_request -> PREEMPTED    _free_request -> FINISHED
+    its KV connector's part in these -> TRANSFER    the core's execute_dummy_batch -> both, empty
 
 vLLM finds us by the entry point `vllm.general_plugins` and calls `register` in the API server, the
 engine core and every worker; only where a scheduler is made does anything happen. Not visible from
-here: dummy batches of data-parallel ranks, KV transfers as such (their waits are), device time.
+here: device time, what a KV connector does inside a forward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from batchscope.adapters import boot
 from batchscope.adapters.base import Adapter, Handle
 from batchscope.adapters.facts import Traits
 from batchscope.adapters.guard import Seam, Times
-from batchscope.adapters.vllm import about, admission, batches, requests
+from batchscope.adapters.vllm import about, admission, batches, dummies, requests, transfers
 from batchscope.adapters.vllm.shape import CHECKED, Shape, is_checked, shape_of
 from batchscope.adapters.vllm.view import Now, View, view_of
 from batchscope.schemas.reasons import Provides
@@ -54,7 +55,11 @@ PROVIDES: Mapping[str, Provides] = {
     "finished.output_tokens": EXACT,
     "preempted.lost_tokens": EXACT,
     "resumed.cached_tokens": EXACT,
-    "transfer.at_ns": ABSENT,
+    "transfer.at_ns": EXACT,
+    "transfer.handshake_ns": ABSENT,
+    "transfer.wait_ns": ABSENT,
+    "transfer.bytes": EXACT,
+    "transfer.blocks": EXACT,
     "blocked.at_ns": EXACT,
     "delivered.at_ns": ABSENT,
 }
@@ -160,6 +165,8 @@ def seams(shape: Shape) -> tuple[Seam, ...]:
             before=on_preempt_entry,
         ),
         Seam("scheduler._free_request", _itself, "_free_request", after=on_finish),
+        *(transfers.SEAMS if shape.hops else ()),
+        *((dummies.seam(),) if shape.ranks > 1 else ()),
     )
 
 
@@ -178,6 +185,9 @@ def provides(shape: Shape, scheduler: Any) -> Mapping[str, Provides]:
         "arrived.lora": not shape.lora_slots,
         "scheduled.draft_tokens": not shape.spec_tokens,
         "finished.engine_queue_ns": not getattr(scheduler, "log_stats", False),
+        "transfer.at_ns": not shape.hops,
+        "transfer.bytes": not (shape.hops and shape.counts_bytes),
+        "transfer.blocks": not shape.hops or shape.groups > 1,
         "completed.padded_tokens": not _counts_graphs(scheduler),
         "completed.graph_mode": not _counts_graphs(scheduler),
     }
@@ -205,6 +215,8 @@ def on_schedule(watch: Any, times: Times, batch: Any, *_: Any, **__: Any) -> Non
     view: View = watch.subject
     view.scheduling = False
     view.now.in_step = batch.num_scheduled_tokens
+    if view.shape.hops:
+        view.transfers.begin()
     try:
         joined = batches.admitted(view, batch) if batch.scheduled_new_reqs or view.away else ()
         batches.note_queued(view, joined)
@@ -251,6 +263,8 @@ def on_update(
         padded_tokens=padded,
         graph_mode=mode,
     )
+    if watch.subject.shape.hops:
+        transfers.tell(watch, model_runner_output, at_ns=times[0])
 
 
 def on_add(watch: Any, times: Times, _result: None, request: Any) -> None:
@@ -284,7 +298,9 @@ def on_finish(watch: Any, times: Times, _result: Any, request: Any, *_: Any, **_
     queued = view.queued_ns.get(request.request_id)
     view.forget(request.request_id)
     reason = requests.FINISH.get(request.status.name, requests.UNKNOWN_END)
-    view.errors += reason == requests.ERROR_END
+    if reason == requests.ERROR_END:
+        view.errors += 1
+        view.transfers.spoil(request.request_id)
     watch.recorder.finished(
         request,
         at_ns=times[1],

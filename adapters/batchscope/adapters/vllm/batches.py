@@ -136,8 +136,8 @@ def _prefill(view: View, batch: Any) -> list[Prefill]:
     prefilling, scheduled = view.prefilling, batch.num_scheduled_tokens
     requests = view.scheduler.requests
     rows: list[Prefill] = []
-    partial: list[Any] = []
-    done: list[Any] = []
+    partial: list[str] = []
+    done: list[str] = []
     for request_id, target in prefilling.items():
         tokens = scheduled.get(request_id)
         if tokens is None:
@@ -146,10 +146,10 @@ def _prefill(view: View, batch: Any) -> list[Prefill]:
         computed = request.num_computed_tokens
         start = computed - tokens
         rows.append((request, start, min(tokens, target - start)))
-        (done if computed >= target else partial).append(request)
+        (done if computed >= target else partial).append(request_id)
     view.cannot_emit(batch, partial)
-    for request in done:
-        del prefilling[request.request_id]
+    for request_id in done:
+        del prefilling[request_id]
     return rows
 
 
@@ -212,7 +212,7 @@ def emissions(view: View, result: Any, batch: Any) -> list[tuple[Any, int]]:
     out = outputs(view, result)
     plain = view.shape.plain and not view.errors and not batch.scheduled_spec_decode_tokens
     if plain and len(out) + len(partial) == len(scheduled):
-        return [(request, 0) for request in partial]
+        return [(Gone(request_id), 0) for request_id in partial]
     tokens: dict[str, int] = {}
     for one in out:
         tokens[one.request_id] = tokens.get(one.request_id, 0) + len(one.new_token_ids)

@@ -27,7 +27,7 @@ ERROR_END = _CODES[FinishReason.ERROR]
 
 
 class Gone(NamedTuple):
-    """A member of a batch in flight that the scheduler has forgotten."""
+    """A member of a batch in flight by its id alone: the scheduler may have forgotten it."""
 
     request_id: str
 

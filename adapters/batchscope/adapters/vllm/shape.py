@@ -33,6 +33,7 @@ FIELDS = (
     "scheduler_config",
     "cache_config",
 )
+PULLS = ("NixlConnector", "NixlPullConnector")
 POOL = ("num_gpu_blocks", "get_num_free_blocks", "cached_block_hash_to_block")
 
 
@@ -47,6 +48,9 @@ class Shape:
     `passed_over` names the queue or set of skipped requests ("" up to 0.16: they are put back in
     front, unmarked), `holding` the queue that goes before `waiting`. `ambiguous` says that a scan
     may also stop for reasons that leave no trace (hybrid models, draft padding, look-ahead).
+    `hops` says that KV may come from or go to other engines beside the batches, `counts_bytes` that
+    the connector counts the bytes of loads and of nothing else, `ranks` how many engines step
+    together.
     """
 
     version: str
@@ -71,6 +75,9 @@ class Shape:
     ambiguous: bool
     lora_slots: int
     random_ids: bool
+    hops: bool
+    counts_bytes: bool
+    ranks: int
 
 
 def shape_of(scheduler: Any) -> Shape:
@@ -104,6 +111,9 @@ def shape_of(scheduler: Any) -> Shape:
         ambiguous=_ambiguous(scheduler, spec),
         lora_slots=_lora_slots(scheduler),
         random_ids=_random_ids(),
+        hops=_hops(scheduler),
+        counts_bytes=_counts_bytes(getattr(scheduler, "connector", None)),
+        ranks=_ranks(scheduler),
     )
 
 
@@ -193,3 +203,18 @@ def _random_ids() -> bool:
     if "external_req_id" not in fields:
         return False
     return not getattr(envs, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", False)
+
+
+def _hops(scheduler: Any) -> bool:
+    connected = getattr(scheduler, "connector", None) is not None
+    return connected and hasattr(scheduler, "finished_recving_kv_req_ids")
+
+
+def _counts_bytes(connector: Any) -> bool:
+    """Since 0.11 NIXL's connector does, who fetches; another that counts may count sends, too."""
+    return type(connector).__name__ in PULLS and hasattr(connector, "build_kv_connector_stats")
+
+
+def _ranks(scheduler: Any) -> int:
+    parallel = getattr(getattr(scheduler, "vllm_config", None), "parallel_config", None)
+    return int(getattr(parallel, "data_parallel_size", 1))

@@ -1,7 +1,4 @@
-"""What the adapter remembers between two calls of one scheduler: ids and counts.
-
-Of requests only those whose prompt is computed in part, until that batch comes back.
-"""
+"""What the adapter remembers between two calls of one scheduler: ids and counts."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Any
 from batchscope.adapters.facts import Progress
 from batchscope.adapters.vllm.requests import prefill_end
 from batchscope.adapters.vllm.shape import Shape
+from batchscope.adapters.vllm.transfers import Transfers
 
 IN_FLIGHT = 64
 
@@ -37,11 +35,12 @@ class View:
     shape: Shape
     now: Now
     blocks: Any
+    transfers: Transfers
     prefilling: dict[str, int] = field(default_factory=dict)
     away: dict[str, None] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
     queued_ns: dict[str, int] = field(default_factory=dict)
-    partial: dict[int, list[Any]] = field(default_factory=dict)
+    partial: dict[int, list[str]] = field(default_factory=dict)
     scheduling: bool = False
     held_back: bool = False
     preempted: bool = False
@@ -60,7 +59,7 @@ class View:
                 if done < prefill_end(request):
                     self.prefilling[request.request_id] = request.num_tokens
 
-    def cannot_emit(self, batch: object, members: list[Any]) -> None:
+    def cannot_emit(self, batch: object, members: list[str]) -> None:
         """Keep who computes a part of its prompt only, until the batch comes back."""
         if members:
             self.partial[id(batch)] = members
@@ -77,6 +76,6 @@ class View:
 
 def view_of(scheduler: Any, shape: Shape, now: Now) -> View:
     """A view that has looked at who is there."""
-    view = View(scheduler, shape, now, scheduler.kv_cache_manager.block_pool)
+    view = View(scheduler, shape, now, scheduler.kv_cache_manager.block_pool, Transfers(shape))
     view.look()
     return view
