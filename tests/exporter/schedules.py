@@ -279,6 +279,9 @@ class Engine:
         batch = self.flight.pop(index)
         if self.may("fails", 0.05):
             return
+        if self.may("breaks", 0.1):
+            self.break_down(batch)
+            return
         emitted: dict[int, int] = {}
         ended: list[Job] = []
         for serial, start, n in batch.prefill:
@@ -290,6 +293,12 @@ class Engine:
             self.script.completed(at=self.tick(), iteration=batch.iteration)
         for job in ended:
             self.end(job, self.rng.choice(("stop", "length")))
+
+    def break_down(self, batch: Batch) -> None:
+        """The step fails, and its members with it."""
+        for serial in {*batch.decode, *(serial for serial, _, _ in batch.prefill)}:
+            if serial in self.jobs:
+                self.end(self.jobs[serial], "error")
 
     def book(
         self, serial: int, batch: Batch, emitted: dict[int, int], ended: list[Job], upto: int | None

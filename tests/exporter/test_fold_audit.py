@@ -52,6 +52,18 @@ def never_completed() -> Script:
     return s
 
 
+def broken_down(reason: str, *, late: bool = False) -> Script:
+    """A step fails and its one member ends; then the engine goes on."""
+    s = Script().arrived(1, prompt=1, at=0)
+    if late:
+        s.scheduled(at=1, running=1, flags=4)
+    s.scheduled(at=2, prefill=[(1, 0, 1)], running=1)
+    s.finished(1, at=3, output=0, reason=reason)
+    for i in range(66):
+        s.scheduled(at=4 + i, running=0, flags=4).completed(at=4 + i)
+    return s
+
+
 def skipped_record() -> RingFold:
     s = served()
     chunks = s.chunks(3, 4)
@@ -87,6 +99,16 @@ def test_a_broken_law_is_found_and_worded(law: str, script: Script) -> None:
     found, _ = violations(script)
     assert law in found
     assert found[law]
+
+
+@pytest.mark.parametrize("cuts", [(), (3,), (4,), (3, 4, 20, 90)])
+def test_a_step_that_failed_with_its_member_is_the_engines_fault_not_ours(
+    cuts: tuple[int, ...],
+) -> None:
+    assert violations(broken_down("error"), *cuts)[0] == {}
+    assert violations(broken_down("abort"), *cuts)[0].keys() == {"scheduled_completed"}
+    found, _ = violations(broken_down("error", late=True), *cuts)
+    assert found == {"scheduled_completed": "iteration 1 never completed"}
 
 
 def test_a_record_that_is_missing_breaks_continuity() -> None:

@@ -24,7 +24,7 @@ ROUGH = CALM | {
     "disorder",
 }
 BROKEN = ROUGH | {"segments", "late_live", "loss", "hidden", "bye", "dropped", "back", "vague"}
-FEATURES = [frozenset(), CALM, ROUGH, BROKEN]
+FEATURES = [frozenset(), CALM, ROUGH, BROKEN, BROKEN | {"breaks"}]
 
 
 def plain(rows: Rows) -> Plain:

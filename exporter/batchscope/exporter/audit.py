@@ -17,7 +17,7 @@ E2E_TOLERANCE_NS = 5_000_000
 
 LAWS = {
     "tokens_emitted": "Tokens counted per request are what the engine says at its end.",
-    "scheduled_completed": "Every scheduled batch completes, or is among the latest 64.",
+    "scheduled_completed": "Every batch completes, fails with a member, or is among the latest 64.",
     "context_continuity": "A prefill chunk begins where the computed context ends.",
     "prefill_sum": "Prefill tokens = sum over admissions (target - hit) - remainder at exit.",
     "batch_budget": "Batch tokens never exceed the token budget.",

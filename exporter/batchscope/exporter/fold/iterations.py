@@ -25,7 +25,7 @@ from batchscope.exporter.fold.state import State
 from batchscope.exporter.fold.steps import Steps
 from batchscope.exporter.fold.work import Work
 from batchscope.schemas import records as r
-from batchscope.schemas.reasons import Phase, words
+from batchscope.schemas.reasons import FinishReason, Phase, words
 
 _PHASES = words(Phase)
 _COPIED = {
@@ -226,13 +226,14 @@ def write(work: Work) -> None:
     dead = (flight["done"] == 0) & (given_up(work, flight["iteration_id"]) < FAR)
     told = flight["iteration_id"] + 1 < state.next_id
     final = dead | ((flight["done"] == 1) & told)
+    _excuse_failed(work)
     _judge_returns(work, dead)
     _emit(work, flight.compress(final), _final_pos(work, final))
     keep_in_flight(work, ~final)
 
 
 def _judge_returns(work: Work, dead: Bools) -> None:
-    """Every batch comes back, but for those a loss swallowed."""
+    """Every batch comes back, but for those a loss swallowed or the engine failed."""
     flight, done = work.flight, work.completions
     lost = indices_of(dead & (flight["judged"] == 1))
     ids = np.concatenate([flight["iteration_id"][done.rows], flight["iteration_id"][lost]])
@@ -240,6 +241,35 @@ def _judge_returns(work: Work, dead: Bools) -> None:
     work.state.audit.judge(
         "scheduled_completed", holds, lambda i: f"iteration {ids[i]} never completed"
     )
+
+
+def _excuse_failed(work: Work) -> None:
+    """A batch in flight while a member of it ends in an error: its step has failed."""
+    finished, flight = work.piece.of(r.FINISHED), work.flight
+    if finished is None:
+        return
+    wrong = finished.fields["reason"][work.finished] == FinishReason.ERROR.code
+    if not wrong.any():
+        return
+    failed = np.full(len(work.roll) + 1, FAR, np.int64)
+    failed[work.leavers[wrong]] = finished.pos[work.finished[wrong]]
+    rows, actors = _in_flight_members(work)
+    born = np.full(len(flight), -1, np.int64)
+    born[work.decisions.rows] = work.decisions.pos
+    over = given_up(work, flight["iteration_id"])
+    at = failed[actors]
+    flight["judged"][rows[(born[rows] < at) & (at < over[rows])]] = 0
+
+
+def _in_flight_members(work: Work) -> tuple[Ints, Ints]:
+    """(row of the flight table, request) of every member of a batch that has not come back."""
+    flight = work.flight
+    open_ = indices_of(flight["done"] == 0)
+    counts, index = set_members(work, flight["members"][open_])
+    owner = flight["iteration_id"].searchsorted(work.prefill["iteration_id"])
+    mine = among(owner, open_)
+    rows = np.concatenate([open_.repeat(counts), owner[mine]])
+    return rows, np.concatenate([work.set_actors[index], work.prefill_actors[mine]])
 
 
 def _final_pos(work: Work, final: Bools) -> Ints:
