@@ -175,6 +175,41 @@ def test_switching_off_says_goodbye_and_on_again_uses_new_serials(
     assert [c["iteration_id"] for c in counted] == list(range(1, len(counted) + 1))
 
 
+def test_switched_off_again_only_the_gate_stays_and_what_others_wrapped(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    engine = driver.engine()
+    handle = attach(driver.adapter(), engine, env)
+    gate, second = driver.adapter().seams[:2]
+    owner = second.owner(engine)
+    ours = getattr(owner, second.attribute)
+    found: dict[int, list[str]] = {}
+
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs)
+
+    def turn(step: int) -> None:
+        if step in levels:
+            set_level(folder(env), str(handle.ring_uuid), levels[step])
+        found[step] = hooks(driver, engine)
+        if step == 16:
+            setattr(owner, second.attribute, theirs)
+
+    levels = {4: 0, 8: 2, 20: 0, 24: 2}
+    assert driver.run(engine, every_step=turn) == unhooked(driver)
+    everything, wrapped = found[1], [name for name in found[1] if name != second.attribute]
+    assert len(everything) == len(driver.adapter().seams)
+    assert found[6] == [gate.attribute]
+    assert sorted(found[10]) == sorted(everything)
+    assert found[22] == [gate.attribute]
+    assert sorted(found[26]) == sorted(wrapped)
+    assert vars(owner)[second.attribute] is theirs
+    completed = [
+        record["iteration_id"] for record in read(folder(env)) if record.name == "completed"
+    ]
+    assert len(completed) == len(set(completed)), "a hook that stayed is not put on twice"
+
+
 def introduced(seen: list[Seen]) -> set[int]:
     return {record["serial"] for record in seen if record.name in ("arrived", "live")}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batchscope.adapters.guard import Seam, exists, install, is_hook
+from batchscope.schemas.ring import LEVEL_BYTE
 
 
 class Watcher:
@@ -20,20 +21,25 @@ class Watcher:
         self.clock: Callable[[], int] = time.monotonic_ns
         self.spent_ns = 0
         self.subject: Any = None
-        self.words: Any = (0, 0, 0)
+        self.page: Any = page(0)
         self.asked = 0
+        self.deciding = False
         self.turns = 0
-        self.accounts = 0
+        self.begun: list[int] = []
         self.faults: list[tuple[str, str, int]] = []
 
     def turn(self) -> None:
         self.turns += 1
 
-    def account(self) -> None:
-        self.accounts += 1
+    def account(self, began_ns: int) -> None:
+        self.begun.append(began_ns)
 
     def fault(self, seam: str, error: Exception, *, in_a_row: int) -> None:
         self.faults.append((seam, str(error), in_a_row))
+
+
+def page(asked: int) -> bytes:
+    return bytes(LEVEL_BYTE) + bytes([asked])
 
 
 class Base:
@@ -106,19 +112,40 @@ def test_faults_in_a_row_are_counted_per_seam_and_a_success_ends_the_row() -> No
     assert watch.faults == [("engine.work", "ours", n) for n in (1, 2, 1)]
 
 
-def test_only_an_opening_seam_looks_at_the_control_words() -> None:
+def test_only_an_opening_seam_looks_at_the_control_page() -> None:
     opening, other = Engine(), Engine()
     watch = Watcher()
     install(seam(quiet, opens=True), opening, watch)
     install(seam(quiet), other, watch)
-    watch.words = (0, 2, 0)
+    watch.page = page(2)
     other.work(1)
-    assert (watch.turns, watch.accounts) == (0, 0)
+    assert (watch.turns, len(watch.begun)) == (0, 0)
     opening.work(1)
-    assert (watch.turns, watch.accounts) == (1, 1)
-    watch.asked, watch.words = 2, (0, 2, 1)
+    assert (watch.turns, len(watch.begun)) == (1, 1)
+    watch.asked = 2
     opening.work(1)
-    assert watch.turns == 2, "a detach request is a reason too"
+    assert (watch.turns, len(watch.begun)) == (1, 2)
+
+
+def test_hooks_inside_see_whether_a_decision_is_being_made() -> None:
+    watch, seen = Watcher(), list[bool]()
+    inner = Engine()
+    install(seam(lambda watch, *_: seen.append(watch.deciding)), inner, watch)
+    outer = SimpleNamespace(work=lambda: inner.work(1))
+    install(seam(quiet, opens=True), outer, watch)
+    outer.work()
+    inner.work(1)
+    assert seen == [True, False]
+
+
+def test_a_dormant_hook_hands_all_arguments_on() -> None:
+    watch = Watcher()
+    watch.recorder = None
+    engine = SimpleNamespace(work=lambda *args, **kwargs: (args, kwargs))
+    install(seam(quiet, opens=True), engine, watch)
+    assert engine.work() == ((), {})
+    assert engine.work(1) == ((1,), {})
+    assert engine.work(b=2) == ((), {"b": 2})
 
 
 def test_time_of_hooks_inside_is_told_apart_from_the_originals_own() -> None:
@@ -130,9 +157,10 @@ def test_time_of_hooks_inside_is_told_apart_from_the_originals_own() -> None:
     outer = SimpleNamespace(work=lambda: inner.work(1))
     install(seam(lambda watch, spans, result: times.append(spans)), outer, watch)
     outer.work()
-    # outer enters at 0; inner enters at 10, returns at 20, its hook ends at 30; outer returns at 40
-    assert times == [(0, 40, 10)]
-    assert watch.spent_ns == 20
+    # outer's hook begins at 0, its original at 10; inner's at 20 and 30, it returns at 40, its hook
+    # ends at 50; outer returns at 60, its hook ends at 70
+    assert times == [(10, 60, 20)]
+    assert watch.spent_ns == 40
 
 
 def test_an_object_whose_attributes_are_fixed_has_no_seam() -> None:

@@ -1,7 +1,7 @@
 """Life of an attached adapter: dormant, growing its ring, active, gone. Made by boot.
 
-The control word decides, once per iteration and without a system call. A dormant engine pays one
-hook on its scheduler's decision and holds one page.
+The control page decides, once per iteration and without a system call. A dormant engine pays one
+hook on its scheduler's decision and holds that page; the other hooks come and go with the records.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from batchscope.adapters.naming import naming_from
 from batchscope.adapters.recorder import Recorder
 from batchscope.schemas.reasons import NoticeKind
 from batchscope.schemas.ring import (
-    DETACH_WORD,
+    LEVEL_BYTE,
     LEVEL_ITERATIONS,
+    LEVEL_LEAVE,
     LEVEL_MEMBERS,
     LEVEL_OFF,
-    LEVEL_WORD,
     Control,
     RingUnavailable,
     RingWriter,
     sweep,
 )
 
-_NOTHING_ASKED = (0, LEVEL_OFF, 0)
-_REOPEN = (0, -1, 0)
-"""Words of an engine without a control file: leave it alone, or open one at the next step."""
+WEIGHED_EVERY = 8
+"""Iterations from one that is weighed against its interval to the next: to weigh takes as long as
+to write a record."""
+
+_NOTHING_ASKED = bytes([LEVEL_OFF] * (LEVEL_BYTE + 1))
+_REOPEN = bytes([LEVEL_LEAVE] * (LEVEL_BYTE + 1))
+"""Pages of an engine without a control file: leave it alone, or open one at the next step."""
 
 
 class Attachment:
@@ -51,17 +55,19 @@ class Attachment:
         self.recorder: Recorder | None = None
         self.clock, self._wall = clock, wall
         self.spent_ns = 0
+        self.deciding = False
         self.subject = adapter.subject(engine)
         self.faults = Faults()
         self.budget = budget_from(env)
         self._adapter, self._engine, self._env, self._folder = adapter, engine, env, folder
         self._control: Control | None = None
-        self.words: Any = _NOTHING_ASKED
+        self.page: Any = _NOTHING_ASKED
         self.asked = LEVEL_OFF
         self._writer: RingWriter | None = None
         self._resting: Recorder | None = None
         self._most = LEVEL_MEMBERS
-        self._entered_ns = 0
+        self._began_ns = 0
+        self._unweighed = WEIGHED_EVERY
         self._gate: Patch | None = None
         self._patches: list[Patch] = []
         self._missing: frozenset[str] = frozenset()
@@ -87,7 +93,7 @@ class Attachment:
         self._gate = install(gate, self._engine, self)
         try:
             self._open()
-            while self.words[LEVEL_WORD] != self.asked:
+            while self.page[LEVEL_BYTE] != self.asked:
                 self._turn()
         except Exception:
             self._leave(NoticeKind.FAULT, "no ring")
@@ -110,22 +116,25 @@ class Attachment:
         if self._control is not None:
             self._control.close()
         self.recorder = self._resting = self._control = self._writer = None
-        self.words, self.asked = _REOPEN, LEVEL_OFF
+        self.page, self.asked = _REOPEN, LEVEL_OFF
 
     def turn(self) -> None:
-        """Follow the control words at the next safe place, which is now."""
+        """Follow the control page at the next safe place, which is now."""
         self._guarded(self._turn)
 
-    def account(self) -> None:
-        """Hand the cost of the iteration before to its record, weigh it against the interval."""
-        now, cost = self.clock(), self.spent_ns
-        entered, self._entered_ns = self._entered_ns, now
-        self.spent_ns = 0
-        if not entered or self.recorder is None:
-            return
-        self.recorder.observer_ns = cost
-        busy = self.recorder.completed_ns - entered
-        if self.budget.exceeded(cost, busy if busy > 0 else now - entered):
+    def account(self, began_ns: int) -> None:
+        """Hand the cost of the iteration before to its record; weigh every eighth."""
+        last, self._began_ns = self._began_ns, began_ns
+        cost, self.spent_ns = self.spent_ns, 0
+        if last and self.recorder is not None:
+            self.recorder.observer_ns = cost
+            self._unweighed -= 1
+            if not self._unweighed:
+                self._weigh(cost, began_ns - last, self.recorder.completed_ns - last)
+
+    def _weigh(self, cost_ns: int, interval_ns: int, busy_ns: int) -> None:
+        self._unweighed = WEIGHED_EVERY
+        if self.budget.exceeded(cost_ns, busy_ns if busy_ns > 0 else interval_ns):
             self._guarded(self._shed)
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -153,17 +162,18 @@ class Attachment:
         self._control = Control.create(
             self._folder, self._writer.ring_uuid, level=level, group=group, hello=hello
         )
-        self.words = self._control.words
+        self.page = self._control.page
         sweep(self._folder)
         self._naming = naming_from(self._env, self._folder)
 
     def _turn(self) -> None:
-        """Follow the control words; a ring that is still growing gets one more segment."""
+        """Follow the control page; a ring that is still growing gets one more segment."""
+        asked = self.page[LEVEL_BYTE]
         if self._control is None or self._writer is None:
             self._open()
-        elif self.words[DETACH_WORD]:
+        elif asked == LEVEL_LEAVE:
             self.detach()
-        elif (asked := self.words[LEVEL_WORD]) == LEVEL_OFF:
+        elif asked == LEVEL_OFF:
             self._pause()
             self.asked = asked
         elif self._writer.grow():
@@ -181,7 +191,8 @@ class Attachment:
         recorder.set_level(level)
         self.subject = self._adapter.subject(self._engine)  # what it knew is from before the pause
         self.recorder, self._resting = recorder, None
-        self.spent_ns = self._entered_ns = 0
+        self.spent_ns = self._began_ns = 0
+        self._unweighed = WEIGHED_EVERY
         self.budget.restart()
         self._hook_all()
 
@@ -191,10 +202,10 @@ class Attachment:
             recorder.notice(NoticeKind.MISSING_SEAM, text, at_ns=self.clock(), seam=seam)
 
     def _hook_all(self) -> None:
-        if self._patches:
-            return
-        found = (install(seam, self._engine, self) for seam in self._adapter.seams[1:])
-        self._patches = [patch for patch in found if patch is not None]
+        there = {patch.seam for patch in self._patches}
+        seams = [seam for seam in self._adapter.seams[1:] if seam.name not in there]
+        found = (install(seam, self._engine, self) for seam in seams)
+        self._patches += [patch for patch in found if patch is not None]
 
     def _lacking(self) -> frozenset[str]:
         seams = self._adapter.seams
@@ -215,15 +226,18 @@ class Attachment:
         self.budget.restart()
 
     def _pause(self) -> None:
-        """The recorder is kept: raised again, serials go on where they stopped."""
+        """The recorder is kept: raised again, serials go on where they stopped. So is a hook that
+        others have wrapped.
+        """
         if self.recorder is not None:
             self._resting, self.recorder = self.recorder, None
             self._resting.bye(at_ns=self.clock())
+        self._patches = [patch for patch in self._patches if not patch.restore()]
 
     def _leave(self, kind: NoticeKind, text: str) -> None:
         """Whatever the reason: quiet first, then the originals, then the file."""
         recorder, self.recorder = self.recorder, None
-        self.words, self.asked = _NOTHING_ASKED, LEVEL_OFF
+        self.page, self.asked = _NOTHING_ASKED, LEVEL_OFF
         patches = [*self._patches, *([self._gate] if self._gate else [])]
         self._patches, self._gate = [], None
         for patch in patches:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SHARE = 0.01
-WINDOW = 512
-"""Iterations between two judgements."""
+WINDOW = 64
+"""Iterations that are weighed between two judgements."""
 
 
 class Budget:

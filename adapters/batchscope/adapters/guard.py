@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from batchscope.adapters.recorder import Recorder
 from batchscope.schemas.reasons import NoticeKind
-from batchscope.schemas.ring import DETACH_WORD, LEVEL_WORD
+from batchscope.schemas.ring import LEVEL_BYTE
 
 FAULTS_IN_A_ROW = 3
 MOST_NOTICES = 16
@@ -28,7 +28,7 @@ class Seam:
 
     `before(watch, *args)` runs ahead of the original for what it will destroy; `after(watch,
     times, result, *args)` translates. Neither can fail the call. The seam that `opens` an
-    iteration also looks at the control words.
+    iteration also looks at the control page.
     """
 
     name: str
@@ -46,13 +46,15 @@ class Watch(Protocol):
     clock: Callable[[], int]
     spent_ns: int
     subject: Any
-    words: Any
+    page: Any
     asked: int
+    deciding: bool
+    """Whether the original of the seam that opens an iteration is running."""
 
     def turn(self) -> None:
-        """The control words are not what was `asked` before; never raises."""
+        """The control page doesn't say what was `asked` before; never raises."""
 
-    def account(self) -> None:
+    def account(self, began_ns: int) -> None:
         """An iteration begins: close the books of the one before; never raises."""
 
     def fault(self, seam: str, error: Exception, *, in_a_row: int) -> None:
@@ -61,8 +63,9 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class Patch:
-    """An installed hook and what was there before it."""
+    """The installed hook of a seam and what was there before it."""
 
+    seam: str
     owner: Any
     attribute: str
     hook: Callable[..., Any]
@@ -89,7 +92,7 @@ def install(seam: Seam, engine: Any, watch: Watch) -> Patch | None:
         setattr(owner, seam.attribute, hook)
     except (AttributeError, TypeError):
         return None
-    return Patch(owner, seam.attribute, hook, saved)
+    return Patch(seam.name, owner, seam.attribute, hook, saved)
 
 
 def exists(seam: Seam, engine: Any) -> bool:
@@ -108,6 +111,7 @@ def is_hook(function: Any) -> bool:
 
 def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     before, after, clock, opens = seam.before, seam.after, watch.clock, seam.opens
+    level = LEVEL_BYTE
     in_a_row = 0
 
     def failed(error: Exception) -> None:
@@ -117,14 +121,16 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
 
     def hook(*args: Any, **kwargs: Any) -> Any:
         nonlocal in_a_row
+        if opens and watch.page[level] != watch.asked:
+            watch.turn()
+        if watch.recorder is None:  # dormant, a plain call saves half of what we cost
+            return original(*args, **kwargs) if args or kwargs else original()
+        began = clock()
         if opens:
-            words = watch.words  # read here: a call would cost the dormant engine as much again
-            if words[LEVEL_WORD] != watch.asked or words[DETACH_WORD]:
-                watch.turn()
-        if watch.recorder is None:
-            return original(*args, **kwargs)
-        if opens:
-            watch.account()
+            watch.account(began)
+            if watch.recorder is None:
+                return original(*args, **kwargs)
+            watch.deciding = True
         spent = watch.spent_ns
         if before is not None:
             try:
@@ -135,6 +141,8 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
         entered = clock()
         result = original(*args, **kwargs)
         left = clock()
+        if opens:
+            watch.deciding = False
         if watch.recorder is None:
             return result
         try:
@@ -142,7 +150,7 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
             in_a_row = 0
         except Exception as error:  # noqa: BLE001  (whatever ours raises, the engine must not)
             failed(error)
-        watch.spent_ns += clock() - left
+        watch.spent_ns += clock() - left + entered - began
         return result
 
     hook.batchscope_watch = watch  # type: ignore[attr-defined]

@@ -45,7 +45,15 @@ def test_a_detach_request_is_heard(control: Control, tmp_path: Path) -> None:
     assert not control.detach_requested()
     request_detach(tmp_path, UUID)
     assert control.detach_requested()
-    assert control.level() == LEVEL_OFF
+    assert control.level() == LEVEL_OFF == read_level(tmp_path, UUID)
+
+
+def test_what_is_asked_last_holds(control: Control, tmp_path: Path) -> None:
+    request_detach(tmp_path, UUID)
+    set_level(tmp_path, UUID, LEVEL_MEMBERS)
+    assert not control.detach_requested()
+    assert not is_leaving(tmp_path, UUID)
+    assert control.level() == LEVEL_MEMBERS
 
 
 def test_a_level_that_does_not_exist_is_refused(control: Control, tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ Standard library only: the writing half runs inside engines.
 """
 
 from batchscope.schemas.ring.control import (
-    DETACH_WORD,
+    LEVEL_BYTE,
     LEVEL_ITERATIONS,
+    LEVEL_LEAVE,
     LEVEL_MEMBERS,
     LEVEL_OFF,
-    LEVEL_WORD,
     Control,
     is_leaving,
     pid_namespace,
@@ -37,11 +37,11 @@ from batchscope.schemas.ring.sweep import sweep
 from batchscope.schemas.ring.writer import RingWriter
 
 __all__ = [
-    "DETACH_WORD",
+    "LEVEL_BYTE",
     "LEVEL_ITERATIONS",
+    "LEVEL_LEAVE",
     "LEVEL_MEMBERS",
     "LEVEL_OFF",
-    "LEVEL_WORD",
     "Control",
     "Raw",
     "Resident",

@@ -1,7 +1,7 @@
 """The control file: one page that exporter and CLI write and the engine only reads.
 
-Words: magic, detail level, detach request; from byte 64 on who the engine is, as JSON up to a NUL:
-a dormant engine has no ring that says so. The engine holds its lock for life, dormant or not.
+Words: magic, what is asked for; from byte 64 on who the engine is, as JSON up to a NUL: a dormant
+engine has no ring that says so. The engine holds its lock for life, dormant or not.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from batchscope.schemas.ring.layout import RingError, RingFormatError, RingUnava
 LEVEL_OFF = 0
 LEVEL_ITERATIONS = 1
 LEVEL_MEMBERS = 2
+LEVEL_LEAVE = 255
+"""Not a detail: the adapter is to restore the engine and leave. What is asked last holds."""
 
 _PAGE = 4096
 _MAGIC = int.from_bytes(b"BSCPCTRL", "little")
 _WORD = Struct("<Q")
-LEVEL_WORD, DETACH_WORD = 1, 2
+LEVEL_BYTE = 8
+"""Where in the page the level stands: the second word, of which the engine reads this byte."""
 
 ABOUT_KEYS = ("kind", "engine", "version", "model_name", "role", "dp_rank", "adapter_version")
 """What of HELLO the page repeats; `pid` and `pid_ns` (inode of its namespace) are added."""
@@ -43,13 +46,13 @@ _MOST_TEXT = 120
 
 
 class Control:
-    """The engine's side: two reads of mapped memory per iteration, no call into the system."""
+    """The engine's side: a read of mapped memory per iteration, no call into the system."""
 
     def __init__(self, fd: int, path: Path) -> None:
         self.path = path
         self._fd = fd
-        self._map = mmap.mmap(fd, _PAGE, prot=mmap.PROT_READ)
-        self._words = memoryview(self._map).cast("Q")
+        self.page = mmap.mmap(fd, _PAGE, prot=mmap.PROT_READ)
+        """[LEVEL_BYTE] is what is asked for, read where a call is too dear."""
 
     @classmethod
     def create(
@@ -73,24 +76,17 @@ class Control:
         except OSError as why:
             raise RingUnavailable(f"no control file in {folder}: {why.strerror}") from why
 
-    @property
-    def words(self) -> memoryview:
-        """The page, [LEVEL_WORD] and [DETACH_WORD], where a call is too dear: 35 ns, not 90."""
-        return self._words
-
     def level(self) -> int:
         """0 off, 1 iterations, 2 members; what a newer writer calls more is members."""
-        level = self._words[LEVEL_WORD]
-        return level if level < LEVEL_MEMBERS else LEVEL_MEMBERS  # noqa: FURB136 - min() is 3x slower
+        return _level(self.page[LEVEL_BYTE])
 
     def detach_requested(self) -> bool:
         """Whether somebody asked the adapter to leave."""
-        return self._words[DETACH_WORD] != 0
+        return self.page[LEVEL_BYTE] == LEVEL_LEAVE
 
     def close(self, *, unlink: bool = False) -> None:
         """Give the file up; afterwards neither question may be asked."""
-        self._words.release()
-        self._map.close()
+        self.page.close()
         drop(self._fd)
         if unlink:
             self.path.unlink(missing_ok=True)
@@ -100,22 +96,17 @@ def set_level(folder: Path, ring_uuid: str, level: int) -> None:
     """Ask the engine for a detail level; it takes effect with its next iteration."""
     if level not in (LEVEL_OFF, LEVEL_ITERATIONS, LEVEL_MEMBERS):
         raise ValueError(f"no such detail level: {level}")
-    _write(folder, ring_uuid, word=LEVEL_WORD, value=level)
+    _ask(folder, ring_uuid, level)
 
 
 def request_detach(folder: Path, ring_uuid: str) -> None:
     """Ask the adapter to restore the engine and leave."""
-    _write(folder, ring_uuid, word=DETACH_WORD, value=1)
+    _ask(folder, ring_uuid, LEVEL_LEAVE)
 
 
 def read_level(folder: Path, ring_uuid: str) -> int:
     """The level asked for last; RingError when there is no such control file."""
-    fd = _open(folder, ring_uuid, os.O_RDONLY)
-    try:
-        (level,) = _WORD.unpack(os.pread(fd, _WORD.size, LEVEL_WORD * _WORD.size))
-        return min(int(level), LEVEL_MEMBERS)
-    finally:
-        let_go(fd)
+    return _level(_asked(folder, ring_uuid))
 
 
 def read_about(folder: Path, ring_uuid: str) -> dict[str, Any]:
@@ -133,11 +124,7 @@ def read_about(folder: Path, ring_uuid: str) -> dict[str, Any]:
 
 def is_leaving(folder: Path, ring_uuid: str) -> bool:
     """Whether a detach was asked for; RingError as `read_level`."""
-    fd = _open(folder, ring_uuid, os.O_RDONLY)
-    try:
-        return os.pread(fd, _WORD.size, DETACH_WORD * _WORD.size) != bytes(_WORD.size)
-    finally:
-        let_go(fd)
+    return _asked(folder, ring_uuid) == LEVEL_LEAVE
 
 
 def about_of(hello: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,10 +163,22 @@ def _path(folder: Path, ring_uuid: str) -> Path:
     return control_folder(folder) / (ring_uuid + CONTROL_SUFFIX)
 
 
-def _write(folder: Path, ring_uuid: str, *, word: int, value: int) -> None:
+def _level(asked: int) -> int:
+    return LEVEL_OFF if asked == LEVEL_LEAVE else min(asked, LEVEL_MEMBERS)
+
+
+def _ask(folder: Path, ring_uuid: str, level: int) -> None:
     fd = _open(folder, ring_uuid, os.O_RDWR)
     try:
-        os.pwrite(fd, _WORD.pack(value), word * _WORD.size)
+        os.pwrite(fd, _WORD.pack(level), LEVEL_BYTE)
+    finally:
+        let_go(fd)
+
+
+def _asked(folder: Path, ring_uuid: str) -> int:
+    fd = _open(folder, ring_uuid, os.O_RDONLY)
+    try:
+        return os.pread(fd, 1, LEVEL_BYTE)[0]
     finally:
         let_go(fd)
 
