@@ -20,6 +20,7 @@ from bench.report import OVERHEAD, RESULTS, render
 BENCHES = {
     "observer": "what a hook costs on the engine's thread (P1), about 1 minute",
     "impact": "an engine with and without us (P2), about 6 minutes",
+    "vllm_impact": "a real vLLM with and without us (P2), about 10 minutes",
     "ingest": "exporter sustained, freshness, scrape, disk (P3, P4, P6, P7), about 2 minutes",
     "whatif": "an hour of traffic in virtual time (P8), about 1 minute",
     "policies": "the same traffic under each policy (docs/policies.md), about 1 minute",
@@ -34,8 +35,10 @@ def main(names: list[str]) -> int:
         return 2
     for number, name in enumerate(chosen := names or list(BENCHES), start=1):
         print(f"[{number}/{len(chosen)}] {name}: {BENCHES[name]}", file=sys.stderr, flush=True)
-        results = _results()
-        results[name] = {"conditions": conditions(), "figures": _run(name)}
+        results, about, figures = _results(), conditions(), _run(name)
+        if figures is None:  # it can't be run here, and has said why
+            continue
+        results[name] = {"conditions": about, "figures": figures}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         OVERHEAD.write_text(render(results))
     return 0
@@ -70,7 +73,7 @@ def _run(name: str) -> Any:
         f"import json, sys; from contextlib import redirect_stdout; from bench import {name} as b\n"
         "with redirect_stdout(sys.stderr):\n"
         "    found = b.run()\n"
-        "    print(b.table(found)) if hasattr(b, 'table') else None\n"
+        "    print(b.table(found)) if found and hasattr(b, 'table') else None\n"
         "print(json.dumps(found))"
     )
     done = subprocess.run(

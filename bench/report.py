@@ -141,6 +141,9 @@ recorded as `observer_ns` and shown on the Now page."""
 IMPACT = """\
 Bundled engine, 64 requests in steady decode; the detail level is flipped by the control word every
 200 iterations of one run (ABBA), paired by quads; 95 % interval."""
+VLLM_IMPACT = """\
+A real vLLM with a random model on the CPU, engine core and output processing in one process, 64
+requests in steady decode; otherwise as above."""
 INGEST = """\
 A real `batchscope serve` fed by synthetic engines of 256 members in processes of their own; rates
 are per CPU second of the exporter. "Churn in 2 %" means that membership changes in 2 % of the
@@ -148,6 +151,7 @@ iterations."""
 SECTIONS = {
     "observer": ("P1. The hook, on the engine's thread", OBSERVER, _observer),
     "impact": ("P2. The engine, with and without us", IMPACT, _impact),
+    "vllm_impact": ("P2. A real vLLM, with and without us", VLLM_IMPACT, _impact),
     "ingest": ("P3, P4, P6, P7. The exporter", INGEST, _ingest),
     "whatif": ("P8. Virtual time", "The cost-model engine on a virtual clock.", _whatif),
 }
