@@ -5,11 +5,7 @@
 -- param: to_ns BIGINT
 -- param: points BIGINT = 1
 -- admission_stop NULL: the queue was emptied, nobody was left waiting for a reason.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-decided AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), decided AS (
     SELECT admission_stop, unix_ns, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket
     FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns

@@ -6,11 +6,7 @@
 -- param: points BIGINT = 1
 -- left_out_mean is requests left out per decision, over all decisions of the bucket, so the reasons
 -- of one bucket add up. unix_ns is the last completion in the bucket, as in timeline.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-decided AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), decided AS (
     SELECT ring_id, iteration_id, unix_ns,
            (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket
     FROM all_iterations

@@ -7,11 +7,7 @@
 -- By the time a request ended. output_tokens and on_time_tokens are of the requests that ended in
 -- the bucket and had an SLO to be judged by, so their ratio is true. arrived is by arrival.
 -- A request whose end nobody saw (alive when the adapter left, or its end was lost) has not ended.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-events AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), events AS (
     SELECT unix_ns, 'ended' AS event, verdict, output_tokens, on_time_tokens FROM requests
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
       AND finished_at_ns IS NOT NULL AND NOT (finish_reason IS NOT DISTINCT FROM 'unknown' AND broken)

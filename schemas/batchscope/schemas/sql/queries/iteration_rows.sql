@@ -7,11 +7,7 @@
 -- param: rows BIGINT = 300
 -- The iterations nearest to at_ns, in order of completion; in_range says how many the range has.
 -- What is in flight has completed FALSE and stands at its decision.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-ranged AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), ranged AS (
     SELECT *, count(*) OVER () AS in_range FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
 ), near AS (

@@ -8,11 +8,7 @@
 -- many gaps are exactly that interval, every other gap is a row of gaps, and n tokens at one instant
 -- are n - 1 gaps of 0. Exact up to 10 minutes; beyond, samples are rounded to log buckets of 2 %.
 -- A first token counts when it was emitted; live requests count too.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-samples AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), samples AS (
     SELECT 'interval' AS measure, unix_ns, interval_ns AS ns, 1 AS weight
     FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns

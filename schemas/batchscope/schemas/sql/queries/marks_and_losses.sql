@@ -5,11 +5,7 @@
 -- param: to_ns BIGINT
 -- A loss reaches from the last record before it to the first completion after it (until_unix_ns NULL:
 -- none yet). marks have no until_unix_ns. iterations NULL: how many are lost can't be known.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-lost AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), lost AS (
     SELECT losses.unix_ns, 'loss' AS kind, losses.records, losses.iterations,
            (SELECT min(later.unix_ns) FROM all_iterations AS later
             WHERE later.ring_id = losses.ring_id AND later.unix_ns > losses.unix_ns) AS until_unix_ns

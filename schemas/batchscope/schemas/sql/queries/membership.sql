@@ -7,11 +7,7 @@
 -- Runs of at most `rows` requests, clipped to the range; in_range says how many requests it has.
 -- Those that join, leave or prefill in the range come first: the others only go on decoding.
 -- context_first is NULL in a run of unequal emissions that began earlier; finished is told only when the request ended before to_ns.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-extent AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), extent AS (
     SELECT ring_id, min(iteration_id) AS lo, max(iteration_id) AS hi FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
     GROUP BY ring_id

@@ -6,11 +6,7 @@
 -- Rates are over the part of the window in which the engine was attached. The state is that of the
 -- newest decision of the last hour of each live ring, summed; NULL when there is none. No decision says
 -- that an engine went idle: none runs or waits beyond those that live, and KV use is unknown then.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-span AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), span AS (
     SELECT CASE WHEN count(*) > 0
            THEN nullif(greatest($to_ns - greatest($from_ns, min(attached_unix_ns)), 0), 0) / 1e9 END AS window_s
     FROM rings

@@ -4,10 +4,7 @@
 -- param: from_ns BIGINT
 -- param: to_ns BIGINT
 -- param: rows BIGINT = 20
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-)
+WITH rings AS (FROM rings_of($engine, $dp_rank))
 SELECT ring_id, iteration_id, unix_ns, interval_ns, host_ns, exec_ns, phase, prefill_tokens, decode_tokens,
        budget_tokens, prefill_members, decode_members, decode_gap_members, waiting, admission_stop
 FROM all_iterations

@@ -5,11 +5,7 @@
 -- param: to_ns BIGINT
 -- Log buckets of 5 %: lower_ns <= gap < upper_ns; the gaps of 0 (further tokens of one step) have
 -- lower_ns 0 and upper_ns 1. Token-weighted.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-samples AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), samples AS (
     SELECT interval_ns AS ns, decode_gap_members AS weight FROM all_iterations
     WHERE ring_id IN (SELECT ring_id FROM rings) AND unix_ns >= $from_ns AND unix_ns < $to_ns
     UNION ALL

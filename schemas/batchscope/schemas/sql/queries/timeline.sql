@@ -6,11 +6,7 @@
 -- param: points BIGINT = 1000
 -- Buckets by integer division; a bucket of one iteration is that iteration. unix_ns is the last
 -- completion in the bucket. The KV columns are one decision's: the one that used most blocks.
-WITH rings AS (
-    SELECT ring_id, attached_unix_ns, state FROM engines
-    WHERE engine = $engine AND (CAST($dp_rank AS UINTEGER) IS NULL OR dp_rank = CAST($dp_rank AS UINTEGER))
-),
-worked AS (
+WITH rings AS (FROM rings_of($engine, $dp_rank)), worked AS (
     SELECT *, (unix_ns - $from_ns) // greatest(($to_ns - $from_ns) // greatest($points, 1), 1) AS bucket,
            phase <> 'empty' AND NOT dummy AS useful
     FROM all_iterations
