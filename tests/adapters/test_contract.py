@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -208,6 +211,50 @@ def test_switched_off_again_only_the_gate_stays_and_what_others_wrapped(
         record["iteration_id"] for record in read(folder(env)) if record.name == "completed"
     ]
     assert len(completed) == len(set(completed)), "a hook that stayed is not put on twice"
+
+
+def test_switched_off_again_it_costs_what_a_dormant_one_costs(
+    driver: EngineDriver, env: dict[str, str]
+) -> None:
+    del env["BATCHSCOPE"]
+    never, again = driver.engine(), driver.engine()
+    attach(driver.adapter(), never, env)
+    dormant = calls_of_ours(driver, never, lambda step: None)
+    handle = attach(driver.adapter(), again, env)
+    levels = {2: 2, 40: 0}
+
+    def turn(step: int) -> None:
+        if step in levels:
+            set_level(folder(env), str(handle.ring_uuid), levels[step])
+        if step in (30, 50):
+            assert (handle.recorder is not None) == (step == 30)
+
+    assert calls_of_ours(driver, again, turn) == dormant
+    assert set(dormant) == {"hook"}, "and of it one call an iteration"
+    assert hooks(driver, again) == [driver.adapter().seams[0].attribute]
+
+
+def calls_of_ours(
+    driver: EngineDriver, engine: Any, every_step: Callable[[int], None]
+) -> Counter[str]:
+    """Functions of the adapter that the engine's steps call from the 60th on, by name."""
+    calls, ours = Counter[str](), str(Path(boot.__file__).parent)
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(ours):
+            calls[frame.f_code.co_name] += 1
+
+    def step(number: int) -> None:
+        sys.setprofile(None)
+        every_step(number)
+        if number >= 60:
+            sys.setprofile(count)
+
+    try:
+        driver.run(engine, every_step=step)
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 def introduced(seen: list[Seen]) -> set[int]:
