@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +39,28 @@ class Server:
     url: str
     rings: Path
     process: subprocess.Popen[bytes]
+    log: Path
+
+    def await_ready(self) -> None:
+        """Until it answers; AssertionError with the end of its log when it ends or never does."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+            except OSError:
+                time.sleep(0.5)
+            else:
+                return
+        raise AssertionError(self.log.read_text()[-3000:])
+
+    def tokens(self, name: str, prompt: list[int], tokens: int) -> list[int]:
+        """The greedy tokens of one request."""
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        asked = {**body, "temperature": 0, "return_token_ids": True}
+        (choice,) = json.loads(self._post(asked, name))["choices"]
+        found: list[int] = choice["token_ids"]
+        return found
 
     def completion(self, name: str, prompt: list[int], tokens: int) -> dict[str, Any]:
         """One request by an id of the client's own; the whole reply."""
@@ -93,18 +115,30 @@ def burst(server: Server, jobs: list[tuple[str, list[int], int]]) -> dict[str, d
 
 
 @contextmanager
-def serving(folder: Path, rings: Path, **settings: str) -> Iterator[Server]:
-    """Start it with the adapter dormant, wait until it answers, end it and all that it started."""
+def serving(
+    folder: Path,
+    rings: Path,
+    *,
+    vllm: Sequence[str] = (str(PYTHON.with_name("vllm")),),
+    flags: Sequence[str] = (),
+    wait: bool = True,
+    **settings: str,
+) -> Iterator[Server]:
+    """Start it with the adapter dormant, wait until it answers, end it and all that it started.
+
+    `vllm` is the command in front of `serve`; `settings` are variables of its environment.
+    """
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    port = _free_port()
-    command = [str(PYTHON.with_name("vllm")), "serve", str(folder), *FLAGS, "--port", str(port)]
-    with (folder / "log").open("wb") as log:
+    port, log = free_port(), folder / "log"
+    command = [*vllm, "serve", str(folder), *FLAGS, *flags, "--port", str(port)]
+    with log.open("wb") as file:
         process = subprocess.Popen(
-            command, env=_env(rings) | settings, stdout=log, stderr=log, start_new_session=True
+            command, env=_env(rings) | settings, stdout=file, stderr=file, start_new_session=True
         )
-        server = Server(f"http://127.0.0.1:{port}", rings, process)
+        server = Server(f"http://127.0.0.1:{port}", rings, process, log)
         try:
-            _wait_for(server, folder / "log")
+            if wait:
+                server.await_ready()
             yield server
         finally:
             _end(process)
@@ -124,24 +158,11 @@ def _env(rings: Path) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _wait_for(server: Server, log: Path) -> None:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        assert server.process.poll() is None, log.read_text()[-3000:]
-        try:
-            urllib.request.urlopen(f"{server.url}/health", timeout=5).close()
-        except OSError:
-            time.sleep(0.5)
-        else:
-            return
-    raise AssertionError(log.read_text()[-3000:])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
