@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from tests.schemas.sql.world import BIG_RING, T0, TABLES, ask, at, database, iteration
+from tests.schemas.sql.world import BIG_RING, MS, T0, TABLES, ask, at, database, iteration
 
 GOLDEN = Path(__file__).with_name("golden")
 RANGE = {"engine": "a", "from_ns": at(50), "to_ns": at(350)}
@@ -161,3 +161,16 @@ def test_a_goodbye_that_was_asked_for_is_no_notice_but_one_after_faults_is() -> 
         assert ask(db, "trust", **RANGE).to_pylist()[0]["notices"] == 0
     with database({**TABLES, "notices": [said | {"text": "5 faults in a row at step"}]}) as db:
         assert ask(db, "trust", **RANGE).to_pylist()[0]["notices"] == 1
+
+
+@pytest.mark.parametrize("step_ms", [-300_000, -4_000, 4_000, 300_000])
+def test_a_step_of_the_wall_clock_bends_no_rate(step_ms: int) -> None:
+    rows = [
+        iteration(n, n * 100 + step_ms * (n > 500), 100, completed_at_ns=n * 100 * MS)
+        for n in range(1, 601)
+    ]
+    to_ns = at(60_000 + step_ms)
+    engines = [TABLES["engines"][0] | {"attached_unix_ns": at(-(10**6))}]
+    with database({"engines": engines, "iterations": rows}) as db:
+        (now,) = ask(db, "now", engine="a", from_ns=to_ns - 30_000 * MS, to_ns=to_ns).to_pylist()
+    assert (now["window_s"], now["iterations_per_s"]) == (30, 10)
