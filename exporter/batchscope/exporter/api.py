@@ -23,6 +23,12 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from batchscope.exporter import answers, index
+from batchscope.exporter.client_runs import (
+    NewClientRequests,
+    NewClientRun,
+    request_rows,
+    run_row,
+)
 from batchscope.exporter.errors import BatchscopeError, QueryError, StoreError
 from batchscope.exporter.guards import PROBLEM_TYPE, Guard, problem
 from batchscope.exporter.pipeline import Pipeline
@@ -105,6 +111,7 @@ def build(service: Service, *, token: str | None = None) -> Guard:
     _add_queries(app, service)
     _add_live(app, service)
     _add_writes(app, service)
+    _add_client_runs(app, service)
     _describe_queries(app)
     return Guard(app, token)
 
@@ -238,9 +245,30 @@ def _add_writes(app: FastAPI, service: Service) -> None:
         return _slo(service.running().judge_by(parsed))
 
 
+def _add_client_runs(app: FastAPI, service: Service) -> None:
+    @app.post("/api/v1/client-runs", status_code=201, responses=_PROBLEM)
+    def client_run(new: NewClientRun) -> dict[str, Any]:
+        """Hand in a replay as its client saw it; its requests follow."""
+        service.running().post("client_runs", [row := run_row(new)])
+        return row
+
+    @app.post("/api/v1/client-requests", status_code=201, responses=_PROBLEM)
+    def client_requests(new: NewClientRequests) -> dict[str, Any]:
+        """Hand in requests of a client run; the queries client_requests and client_latency show
+        them beside what the engine's side recorded.
+        """
+        rows = request_rows(new, salt=_salt(service))
+        service.running().post("client_requests", rows)
+        return {"run": new.run, "requests": len(rows)}
+
+
+def _salt(service: Service) -> bytes | None:
+    return read_salt(service.pipeline.folder) if service.pipeline else None
+
+
 def _keys(service: Service, given: str) -> str:
     """The id itself and, where the folder's salt is known, its hash, as the query wants them."""
-    salt = read_salt(service.pipeline.folder) if service.pipeline else None
+    salt = _salt(service)
     if "," in given or len(given) > 256:
         raise HTTPException(404, "no request has such an id")
     hashed = f",{request_key(given, salt):016x}" if salt else ""

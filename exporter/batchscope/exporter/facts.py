@@ -1,4 +1,4 @@
-"""Rows the store keeps about rings themselves: engines, configs, marks, SLOs."""
+"""Rows the store keeps about rings themselves (engines, configs, marks, SLOs) and client runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _ARROW = {
     "UBIGINT": pa.uint64(),
     "UINTEGER": pa.uint32(),
     "VARCHAR": pa.string(),
+    "VARCHAR[]": pa.list_(pa.string()),
+    "BOOLEAN": pa.bool_(),
 }
 _COPIED = (
     "version",

@@ -22,9 +22,7 @@ class Offer:
     rows: list[Rows] = field(default_factory=list)
     open_rows: list[Rows] = field(default_factory=list)
     engines: list[facts.Row] = field(default_factory=list)
-    marks: list[facts.Row] = field(default_factory=list)
-    configs: list[facts.Row] = field(default_factory=list)
-    slos: list[facts.Row] = field(default_factory=list)
+    own: dict[str, list[facts.Row]] = field(default_factory=dict)
     taken: list[Followed] = field(default_factory=list)
     nbytes: int = 0
 
@@ -36,17 +34,20 @@ class Offer:
         self.open_rows.append(open_rows)
         self.engines.append(ring.engine_row())
         self.rows += ring.rows
-        self.marks += ring.marks
+        self.add("marks", ring.marks)
         self.nbytes += ring.nbytes
         ring.rows, ring.marks, ring.nbytes, ring.dirty = [], [], 0, False
         ring.committed = None  # not before this offer is durable may the ring be retired
 
+    def add(self, table: str, rows: list[facts.Row]) -> None:
+        """Rows of the store's own tables."""
+        if rows:
+            self.own[table] = [*self.own.get(table, ()), *rows]
+
     def commit(self) -> Commit:
         """As a transaction. Costs milliseconds: for the store thread."""
         appended = pending.tables(self.rows)
-        for name, rows in (("marks", self.marks), ("configs", self.configs), ("slo", self.slos)):
-            if rows:
-                appended[name] = facts.table(name, rows)
+        appended |= {name: facts.table(name, rows) for name, rows in self.own.items()}
         return Commit(appended, self._replaced(), self.states, [s.ring_id for s in self.states])
 
     def settle(self) -> None:
@@ -67,4 +68,4 @@ def take_config(made: Offer, ring: Followed, known: set[str]) -> None:
     config = facts.config(ring.hello)
     if config and config["config_hash"] not in known:
         known.add(config["config_hash"])
-        made.configs.append(config)
+        made.add("configs", [config])

@@ -20,6 +20,7 @@ from typing import Any
 from batchscope.exporter import facts
 from batchscope.exporter.burial import burial
 from batchscope.exporter.discover import Followed, discover, follow, restore
+from batchscope.exporter.errors import StoreError
 from batchscope.exporter.offers import Offer, take_config
 from batchscope.exporter.pending import Rows
 from batchscope.exporter.retention import Bounds
@@ -35,6 +36,8 @@ from batchscope.schemas.slo import Slo
 
 log = logging.getLogger(__name__)
 
+MOST_POSTED = 100_000
+"""Rows of a table that may wait for a commit."""
 REST_SHARE = 7
 """A pause is this many rounds long: a fold has a fixed cost (6 ms), so fewer and larger ones are
 cheaper. 8 rings of 256 members: rounds of 65 ms, an eighth of a core."""
@@ -81,8 +84,7 @@ class Pipeline:
         self._rings: dict[Path, Followed] = {}
         self._past: list[EngineView] = []
         self._slo = options.slo
-        self._inbox: list[facts.Row] = []
-        self._slos: list[facts.Row] = []
+        self._posted: dict[str, list[facts.Row]] = {}
         self._versions: dict[str, int] = {}
         self._posting, self._moving = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
@@ -152,15 +154,23 @@ class Pipeline:
     def mark(self, text: str, *, kind: str = "user", engine: str | None = None) -> facts.Row:
         """Put a mark on every chart, from the next commit on."""
         row = facts.mark(kind, text, unix_ns=self._wall(), engine=engine)
-        with self._posting:
-            self._inbox.append(row)
+        self.post("marks", [row])
         return row
+
+    def post(self, table: str, rows: list[facts.Row]) -> None:
+        """Append rows from outside, from the next commit on. StoreError when too many wait."""
+        with self._posting:
+            waiting = [*self._posted.get(table, ()), *rows]
+            if len(waiting) > MOST_POSTED:
+                raise StoreError(self.store_error or "the store is behind; try again in a moment")
+            self._posted[table] = waiting
 
     def judge_by(self, slo: Slo) -> Slo:
         """Another SLO from now on, as the next version of its name. What is judged stays so."""
         with self._posting:
             fresh = self._slo = self._numbered(slo)
-            self._slos.append(facts.slo(fresh, since_unix_ns=self._wall()))
+            row = facts.slo(fresh, since_unix_ns=self._wall())
+        self.post("slo", [row])
         self.mark(f"{fresh.name} v{fresh.version}: {fresh}", kind="slo")
         return fresh
 
@@ -308,12 +318,11 @@ class Pipeline:
     def _snapshot(self) -> Offer | None:
         extra = self._samples() if self._samples else {}
         with self._posting:
-            made = Offer(marks=self._inbox, slos=self._slos, rows=[extra] if extra else [])
-            self._inbox, self._slos = [], []
+            made, self._posted = Offer(own=self._posted, rows=[extra] if extra else []), {}
         for path, ring in list(self._rings.items()):
             if ring.dirty:
                 self._take(made, path, ring)
-        return made if made.taken or made.marks or made.slos or made.rows else None
+        return made if made.taken or made.own or made.rows else None
 
     def _take(self, made: Offer, path: Path, ring: Followed) -> None:
         try:
@@ -375,7 +384,7 @@ class Pipeline:
             self._slo = replace(self._slo, version=self._versions[self._slo.name])
         else:
             self._slo = self._numbered(self._slo)
-            self._slos.append(facts.slo(self._slo, since_unix_ns=self._wall()))
+            self.post("slo", [facts.slo(self._slo, since_unix_ns=self._wall())])
 
 
 def _past_view(hello: Mapping[str, Any], stored: RingState) -> EngineView:

@@ -12,6 +12,8 @@ from batchscope.exporter.store import Store
 DETAIL = ("runs", "gaps", "deferrals", "waits", "blocked", "preemptions", "transfers", "gpu")
 """What explains single iterations and requests: goes first."""
 SUMMARY = ("iterations", "requests", "notices", "losses", "marks")
+POSTED = ("client_requests", "client_runs")
+"""Go with the summaries, but their instants are a client's word and define no span."""
 STEP = 0.1
 """Part of the kept time span that one round gives up."""
 DETAIL_SHARE = 0.25
@@ -32,7 +34,7 @@ def retain(store: Store, bounds: Bounds, *, now_unix_ns: int) -> int:
     gone = 0
     if bounds.max_age_ns is not None:
         oldest = now_unix_ns - bounds.max_age_ns
-        gone += _cut(store, (*DETAIL, *SUMMARY), before_unix_ns=oldest)
+        gone += _cut(store, (*DETAIL, *SUMMARY, *POSTED), before_unix_ns=oldest)
         store.thin_states(before_unix_ns=oldest)
     for _ in range(MAX_ROUNDS):
         if bounds.max_bytes is None or not _exceeds(store, bounds.max_bytes):
@@ -55,7 +57,7 @@ def _round(store: Store) -> int:
     detail = _span(store, DETAIL)
     if detail is not None and detail[0] < last - (last - first) * DETAIL_SHARE:
         return _cut(store, DETAIL, before_unix_ns=max(first, detail[0]) + step)
-    return _cut(store, (*DETAIL, *SUMMARY), before_unix_ns=first + step)
+    return _cut(store, (*DETAIL, *SUMMARY, *POSTED), before_unix_ns=first + step)
 
 
 def _span(store: Store, names: tuple[str, ...]) -> tuple[int, int] | None:
