@@ -14,6 +14,7 @@ from typing import Any
 from batchscope.exporter import facts, pending
 from batchscope.exporter.fold import FOLD_VERSION, RingFold
 from batchscope.exporter.pending import Rows
+from batchscope.exporter.standing import Standing
 from batchscope.exporter.store import RingState
 from batchscope.exporter.tail import Chunk, chunk_from
 from batchscope.exporter.views import EngineView, view
@@ -47,6 +48,7 @@ class Followed:
     dirty: bool = True
     committed: tuple[int, int] | None = None
     hurried: bool = False
+    standing: Standing = field(default_factory=Standing)
     view: EngineView = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,11 +122,15 @@ class Followed:
 
     def publish(self) -> None:
         """Make what a scrape sees, as a copy that later folds don't touch."""
+        totals, (decisions, left_out) = self.fold.totals, self.fold.left_out
+        totals.counters |= self.standing.shown(
+            totals.counters, left_out, decisions=decisions, live=self.state == "live"
+        )
         self.view = view(
             self.hello,
             self.ring_id,
             state=self.state,
-            totals=self.fold.totals.copy(),
+            totals=totals,
             gauges=dict(self.fold.gauges),
         )
 

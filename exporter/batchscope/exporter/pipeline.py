@@ -279,6 +279,7 @@ class Pipeline:
 
     def _check_life(self, path: Path, ring: Followed) -> None:
         if ring.reader.alive() or not ring.reader.drained():
+            ring.publish()  # who waits goes on waiting, also when nothing is recorded
             return
         if ring.state == "live":
             log.info("%s is gone", ring.engine)

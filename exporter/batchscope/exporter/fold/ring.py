@@ -20,7 +20,10 @@ from batchscope.exporter.fold.state import State
 from batchscope.exporter.rows import Rows, joined
 from batchscope.exporter.tail import Chunk
 from batchscope.exporter.totals import Totals
+from batchscope.schemas.reasons import DeferralReason, words
 from batchscope.schemas.slo import Slo
+
+_REASONS = words(DeferralReason)
 
 
 class RingFold:
@@ -114,6 +117,12 @@ class RingFold:
         if self.hello.get("unix_ns") is not None:
             out["engine_start_time_seconds", ()] = int(self.hello["unix_ns"])
         return out
+
+    @property
+    def left_out(self) -> tuple[int, dict[str, int]]:
+        """(decisions so far, requests that the newest one left out and that still wait, by reason)."""
+        counts = enumerate(self._state.deferred.tolist())
+        return self._state.decisions, {str(_REASONS[code]): n for code, n in counts if n and code}
 
     def _joined(self, parts: Mapping[str, list[dict[str, Any]]]) -> Rows:
         return {table: self._with_ring(joined(each)) for table, each in parts.items()}
