@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 import uvicorn
 
 from batchscope.engine.config import EngineConfig
@@ -19,8 +20,10 @@ from batchscope.engine.cost import CostRunner
 from batchscope.engine.engine import Engine
 from batchscope.engine.loop import EngineLoop
 from batchscope.engine.runner import Runner
+from batchscope.engine.sequence import FinishReason
 from batchscope.engine.server import make_app
 from batchscope.engine.text import Bytes, Tokenizer
+from batchscope.engine.torch_runner import TorchRunner
 
 PROMPT = [5, 6, 7, 8]
 
@@ -263,13 +266,33 @@ def test_a_failed_iteration_is_an_error_of_its_members_alone(
     assert "out of memory" in capfd.readouterr().err
 
 
-def test_two_hundred_streams_with_a_third_of_the_clients_vanishing() -> None:
-    """No page leaks, nobody is stuck, every arrival has one end."""
-    with serving(runner=unhurried(), max_num_seqs=32, num_blocks=400) as (client, loop):
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_two_hundred_streams_of_a_real_model_with_a_third_of_the_clients_vanishing() -> None:
+    """No page leaks, nobody is stuck, every arrival has one end, every token is counted once."""
+    settings: dict[str, Any] = {"max_num_seqs": 32, "num_blocks": 150, "max_model_len": 1024}
+    settings["max_num_batched_tokens"] = 32 * 41  # no prompt is cut, so that none is begun twice
+    model = TorchRunner(EngineConfig(device="cpu", **settings))
+    with serving(runner=model, **settings) as (client, loop):
+        scheduler, seqs = loop.engine.scheduler, []
+        add = scheduler.add
+
+        def noted(seq: Any) -> None:
+            seqs.append(seq)
+            add(seq)
+
+        scheduler.add = noted  # type: ignore[method-assign]
 
         def talk(number: int) -> int:
             leaves, heard = number % 3 == 0, 0
-            told = body(prompt=[number + 1] * 40, max_tokens=4000 if leaves else 60, stream=True)
+            told = body(prompt=[number + 1] * 40, max_tokens=900 if leaves else 30, stream=True)
             with client.stream("POST", "/v1/completions", json=told) as answer:
                 for line in answer.iter_lines():
                     heard += "token_ids" in line and '"token_ids":[]' not in line
@@ -283,8 +306,13 @@ def test_two_hundred_streams_with_a_third_of_the_clients_vanishing() -> None:
             ThreadPoolExecutor(200) as pool,
         ):
             heard = list(pool.map(talk, range(200)))
-        assert [n for n in heard if n >= 0] == [60] * 133
-        until(lambda: not loop.engine.scheduler.live)
-        totals = loop.engine.totals
-        assert (totals.arrived, totals.finished, totals.aborted) == (200, 133, 67)
-        assert loop.engine.scheduler.blocks.used == 0
+        assert [n for n in heard if n >= 0] == [30] * 133
+        until(lambda: not scheduler.live)
+        totals, blocks = loop.engine.totals, scheduler.blocks
+        assert (totals.arrived, totals.finished, totals.aborted, totals.failed) == (200, 133, 67, 0)
+        assert totals.output == sum(len(seq.output) for seq in seqs)
+        assert sum(seq.finish_reason is FinishReason.LENGTH for seq in seqs) == 133
+        # whoever left had heard tokens: every prompt was computed or found, once
+        assert totals.prefill - totals.recomputed + totals.cached == 200 * 40
+        assert totals.preemptions > 0
+        assert (blocks.used, blocks.free + blocks.evictable) == (0, blocks.total)
