@@ -147,7 +147,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("empty_schedules", "Decisions that scheduled no token."),
     # who was left out, how often, why
     _counter("deferrals", "Requests left out of a decision: request x decision, scales with the iteration rate.", "reason"),
-    _counter("deferred_seconds", "Request-seconds under decisions that left the request out.", "reason", scale=1e-9),
+    _counter("deferred_seconds", "Request-seconds under decisions that left the request out; they run on while an engine is wedged.", "reason", scale=1e-9),
     _counter("deferred_requests", "Requests left out at least once for that reason before an admission.", "reason"),
     _gauge("running_requests", "Requests running after the last decision."),
     _gauge("waiting_requests", "Requests waiting after the last decision."),
@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("preemption_lost_tokens", "Computed KV tokens given up by preemptions."),
     # where the KV pages are
     _gauge("kv_blocks", "KV blocks by state (used, evictable, free); the states sum to the total.", "state", otel="batchscope.kv.blocks"),
-    _gauge("kv_waste_tokens", "Token slots of the last, partly filled block of each request."),
+    _gauge("kv_waste_tokens", "Token slots of the last, partly filled block of each request; a reservation ahead is not in it."),
     # requests
     _counter("requests_arrived", "Requests that entered the scheduler."),
     _counter("requests_finished", "Requests that left, by reason; every arrival gets exactly one.", "reason"),

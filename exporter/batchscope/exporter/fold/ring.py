@@ -120,7 +120,7 @@ class RingFold:
 
     @property
     def left_out(self) -> tuple[int, dict[str, int]]:
-        """(decisions so far, requests that the newest one left out and that still wait, by reason)."""
+        """(decisions so far, by reason who of those left out by the newest one still waits)."""
         counts = enumerate(self._state.deferred.tolist())
         return self._state.decisions, {str(_REASONS[code]): n for code, n in counts if n and code}
 
