@@ -12,12 +12,16 @@ from batchscope.adapters.base import Adapter
 from batchscope.engine.config import EngineConfig
 from batchscope.engine.cost import CostRunner
 from batchscope.engine.engine import Engine
+from batchscope.engine.hop import Hop
+from batchscope.engine.sequence import Sequence
 
 EveryStep = Callable[[int], None]
 
 
 class EngineDriver(Protocol):
-    """Fresh engines of one kind under one seeded load: preemptions, an abort, deferrals."""
+    """Fresh engines of one kind under one seeded load: preemptions, an abort, deferrals, and KV
+    that goes to another engine.
+    """
 
     name: str
     aborted: int
@@ -75,6 +79,21 @@ class MiniDriver:
             trace_context=(bytes([number % 255 + 1]) * 16, b"\1" * 8) if number % 2 else None,
         )
 
+    def hand_over(self, engine: Engine, seq: Sequence) -> None:
+        """Tell of KV that went to another engine, as the prefill half of a split does."""
+        end_ns = engine.clock()
+        hop = Hop(
+            "decode",
+            incoming=False,
+            start_ns=end_ns - 9_000,
+            end_ns=end_ns,
+            blocks=2,
+            nbytes=2048,
+            wait_ns=4_000,
+            handshake_ns=3_000,
+        )
+        engine.scheduler.transferred(seq, hop)
+
     def run(
         self,
         engine: Engine,
@@ -94,6 +113,7 @@ class MiniDriver:
                 engine.abort("r9")
             for seq in engine.step():
                 given[seq.request_id] = list(seq.output)
+                self.hand_over(engine, seq)
             steps += 1
             every_step(steps)
         return given, engine.totals.as_dict()

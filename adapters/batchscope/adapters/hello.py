@@ -30,7 +30,7 @@ def hello_for(
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": adapter.kind,
-        "engine": env.get("BATCHSCOPE_ENGINE") or adapter.kind,
+        "engine": env.get("BATCHSCOPE_ENGINE") or _default_name(adapter.kind, said),
         "role": Role.BOTH.value,
         "dp_rank": 0,
         "config": config,
@@ -40,6 +40,12 @@ def hello_for(
         "level": level,
         **said,
     }
+
+
+def _default_name(kind: str, said: Mapping[str, Any]) -> str:
+    """Halves of a split have names of their own: figures are asked for by engine."""
+    role = said.get("role", Role.BOTH.value)
+    return kind if role == Role.BOTH.value else f"{kind}-{role}"
 
 
 def provides(adapter: Adapter, missing: frozenset[str]) -> dict[str, str]:

@@ -1,11 +1,13 @@
-"""The bundled engine: five methods of its Scheduler instance are hooked.
+"""The bundled engine: six methods of its Scheduler instance are hooked.
 
     schedule -> SCHEDULED, RESUMED    update -> COMPLETED    add -> ARRIVED    preempt -> PREEMPTED
-    finish -> FINISHED, for aborts and failures too
+    finish -> FINISHED, for aborts and failures too    transferred -> TRANSFER
 
-Not visible: the device's time inside a forward pass, padding, graph mode. The engine has no LoRA,
-no KV transfer and no request that its scheduler passes over. The waiting queue is counted, never
-looped over.
+Of a request that is split over two engines each tells its own part, as they were two requests with
+one key: the prefill engine the prompt and one token, the decode engine the tokens that it makes.
+
+Not visible: the device's time inside a forward pass, padding, graph mode. The engine has no LoRA
+and no request that its scheduler passes over. The waiting queue is counted, never looped over.
 """
 
 from __future__ import annotations
@@ -56,11 +58,11 @@ PROVIDES: Mapping[str, Provides] = {
     "finished.output_tokens": EXACT,
     "preempted.lost_tokens": EXACT,
     "resumed.cached_tokens": EXACT,
-    "transfer.at_ns": ABSENT,
-    "transfer.handshake_ns": ABSENT,
-    "transfer.wait_ns": ABSENT,
-    "transfer.bytes": ABSENT,
-    "transfer.blocks": ABSENT,
+    "transfer.at_ns": EXACT,
+    "transfer.handshake_ns": EXACT,
+    "transfer.wait_ns": EXACT,
+    "transfer.bytes": EXACT,
+    "transfer.blocks": EXACT,
     "blocked.at_ns": ABSENT,
     "delivered.at_ns": ABSENT,
 }
@@ -75,6 +77,7 @@ def seams() -> tuple[Seam, ...]:
         Seam("scheduler.add", of, "add", after=on_add),
         Seam("scheduler.preempt", of, "preempt", after=on_preempt, before=on_preempt_entry),
         Seam("scheduler.finish", of, "finish", after=on_finish),
+        Seam("scheduler.transferred", of, "transferred", after=on_transferred),
     )
 
 
@@ -118,9 +121,8 @@ def on_schedule(watch: Any, times: Times, batch: Any) -> None:
     recorder, scheduler = watch.recorder, watch.subject.scheduler
     for seq in batch.resumed:
         recorder.resumed(seq, at_ns=left, target_tokens=seq.target, cached_tokens=seq.num_cached)
-    recorder.scheduled(
-        batch, decision(scheduler, batch, at_ns=left, schedule_ns=left - entered - ours)
-    )
+    write = recorder.scheduled if batch.members else recorder.held_up
+    write(batch, decision(scheduler, batch, at_ns=left, schedule_ns=left - entered - ours))
 
 
 def on_update_entry(watch: Any, *_: Any, **__: Any) -> None:
@@ -167,6 +169,22 @@ def on_finish(watch: Any, times: Times, _result: None, seq: Any, reason: Any) ->
             since_arrival(seq, seq.first_token_ns),
             since_arrival(seq, seq.finished_ns),
         ),
+    )
+
+
+def on_transferred(watch: Any, _times: Times, _result: None, seq: Any, hop: Any) -> None:
+    """transferred(seq, hop): a KV hop ended, at an instant that may lie before this call."""
+    watch.recorder.transfer(
+        seq,
+        start_ns=hop.start_ns,
+        at_ns=hop.end_ns,
+        direction=_IN if hop.incoming else _OUT,
+        blocks=hop.blocks,
+        nbytes=hop.nbytes,
+        handshake_ns=hop.handshake_ns,
+        wait_ns=hop.wait_ns,
+        peer=hop.peer,
+        failed=hop.failed,
     )
 
 
@@ -316,6 +334,7 @@ def weights(runner: Any, model: Any) -> dict[str, int]:
 _NOBODY: frozenset[str] = frozenset()
 _CODES = reasons.codes(DeferralReason)
 _PREFILL, _DECODE = reasons.Phase.PREFILL.code, reasons.Phase.DECODE.code
+_IN, _OUT = reasons.Direction.IN.code, reasons.Direction.OUT.code
 _UNKNOWN = _CODES[DeferralReason.UNKNOWN]
 _GLOBAL = frozenset(_CODES[reason] for reason in reasons.GLOBAL_REASONS)
 _AT = {position.value: code for position, code in reasons.codes(reasons.Position).items()}

@@ -192,6 +192,14 @@ class Recorder:
         if len(self._in_flight) > IN_FLIGHT:
             del self._in_flight[next(iter(self._in_flight))]
 
+    def held_up(self, batch: object, decision: Decision) -> None:
+        """schedule() placed nobody, and the engine waits for another one until the batch
+        "completes": an iteration of its own, whose reason holds for all that wait.
+        """
+        if self._due:
+            self._catch_up(decision.at_ns)
+        self._newest = self._in_flight[id(batch)] = self._scheduled(decision)
+
     def hold(self) -> None:
         """The output update begins: ends and preemptions in it are written after its COMPLETED."""
         self._holding = True

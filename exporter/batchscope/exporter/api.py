@@ -183,7 +183,10 @@ def _add_queries(app: FastAPI, service: Service) -> None:
         found = answers.rows(service.query("request", {"keys": _keys(service, key)}))
         if not found:
             raise HTTPException(404, f"no request with id or key {key[:80]!r} is in the store")
-        return {"requests": [one | _story(service, one) for one in found]}
+        return {
+            "requests": [one | _story(service, one) for one in found],
+            "handovers": _handovers(service, found),
+        }
 
 
 def _add_live(app: FastAPI, service: Service) -> None:
@@ -277,11 +280,18 @@ def _keys(service: Service, given: str) -> str:
 
 def _story(service: Service, one: dict[str, Any]) -> dict[str, Any]:
     """What happened to a request: waits, runs of equal steps, gaps beyond one interval,
-    preemptions.
+    preemptions, hops of its KV.
     """
     which = {"ring_id": str(one["ring_id"]), "serial": str(one["serial"])}
-    names = ("waits", "runs", "gaps", "preemptions")
+    names = ("waits", "runs", "gaps", "preemptions", "transfers")
     return {n: answers.rows(service.query(f"request_{n}", which)) for n in names}
+
+
+def _handovers(service: Service, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How those of them that were split went from one engine to the other."""
+    keys = {key for one in found if (key := one["external_key"] or one["request_key"])}
+    which = {"keys": ",".join(sorted(keys))}
+    return answers.rows(service.query("request_handovers", which)) if keys else []
 
 
 def _slo(current: Slo) -> dict[str, Any]:

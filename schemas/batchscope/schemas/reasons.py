@@ -73,7 +73,8 @@ MEANINGS = {
     DeferralReason.PREFILL_THROTTLE: "prompts are held back for the sake of running decodes",
     DeferralReason.LORA: "as many LoRA adapters are in use as may be in one batch",
     DeferralReason.GRAMMAR: "the grammar of its structured output is not compiled yet",
-    DeferralReason.TRANSFER: "its KV is on the way from another engine",
+    DeferralReason.TRANSFER: "its KV is on the way from another engine, or pages that it needs wait"
+    " to be taken by one",
     DeferralReason.CACHE_PREFETCH: "its prefix is being fetched from a slower cache",
     DeferralReason.PAUSED: "the scheduler is paused",
     DeferralReason.POLICY: "the policy put others first, or forbids it otherwise",

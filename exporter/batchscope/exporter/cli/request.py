@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from batchscope.exporter.cli import engines, exporter_client, story
+from batchscope.exporter.cli import engines, exporter_client, handover, story
 from batchscope.exporter.errors import BatchscopeError
 from batchscope.schemas.request_keys import read_salt, request_key
 from batchscope.schemas.ring import ring_folder
@@ -31,16 +31,18 @@ def run(args: argparse.Namespace) -> int:
     url = exporter_client.url_of(args)
     found = find(url, args.id, folder=args.dir or ring_folder(os.environ))
     names = _engine_names(url)
-    told = [{"engine": names.get(int(one["ring_id"])), **one} for one in found]
+    told = [{"engine": names.get(int(one["ring_id"])), **one} for one in found["requests"]]
     if args.json:
-        print(json.dumps({"requests": told}))
-    else:
-        print("\n\n".join("\n".join(story.lines(one, asked=args.id)) for one in told))
+        print(json.dumps(found | {"requests": told}))
+        return 0
+    stories = [story.lines(one, asked=args.id) for one in told]
+    stories += [handover.lines(one, asked=args.id) for one in found["handovers"]]
+    print("\n\n".join("\n".join(lines) for lines in stories))
     return 0
 
 
-def find(url: str, request_id: str, *, folder: Path | None) -> list[Row]:
-    """Requests by id; BatchscopeError when there are none.
+def find(url: str, request_id: str, *, folder: Path | None) -> dict[str, list[Row]]:
+    """Requests by id, and how they passed between engines; BatchscopeError when there are none.
 
     An exporter that only reads a store has no salt: then this folder's is tried.
     """
@@ -53,14 +55,14 @@ def find(url: str, request_id: str, *, folder: Path | None) -> list[Row]:
     return _requests(url, f"{request_key(request_id, salt):016x}", asked=request_id)
 
 
-def _requests(url: str, key: str, *, asked: str | None = None) -> list[Row]:
+def _requests(url: str, key: str, *, asked: str | None = None) -> dict[str, list[Row]]:
+    path = f"/api/v1/request/{quote(key, safe='')}"
     try:
-        answer = exporter_client.get(url, f"/api/v1/request/{quote(key, safe='')}")
+        found: dict[str, list[Row]] = exporter_client.get(url, path)
     except exporter_client.Refused as refused:
         if asked is None:
             raise
         raise BatchscopeError(str(refused).replace(key, asked)) from None
-    found: list[Row] = answer["requests"]
     return found
 
 

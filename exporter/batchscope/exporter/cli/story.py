@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from batchscope.exporter.cli.spoken import count, duration, instant, plural
+from batchscope.exporter.cli.spoken import count, duration, instant, plural, size
 
 Row = dict[str, Any]
 Event = tuple[int | None, str]
@@ -162,7 +162,22 @@ def _tokens_of(number: int | None) -> str:
     return "unknown length" if number is None else plural(number, "token")
 
 
-PARTS = (_arrival, _admissions, _chunks, _preemptions, _tokens, _end)
+def _transfers(one: Row) -> Iterator[Event]:
+    """Hops of its KV between engines."""
+    for row in one.get("transfers", ()):
+        ended = _since(one, at=row["end_ns"])
+        peer = row["peer"] or "another engine"
+        if row["failed"]:
+            yield ended, f"its KV was offered to {peer} and not taken"
+            continue
+        verb = "came from" if row["direction"] == "in" else "went to"
+        held = plural(row["blocks"], "block") if row["blocks"] is not None else "blocks"
+        much = f", {size(row['bytes'])}" if row["bytes"] is not None else ""
+        took = duration(row["end_ns"] - row["start_ns"])
+        yield ended, f"its KV {verb} {peer}: {held}{much} in {took}"
+
+
+PARTS = (_arrival, _admissions, _chunks, _preemptions, _tokens, _transfers, _end)
 
 
 def _verdict(one: Row) -> Iterator[str]:
