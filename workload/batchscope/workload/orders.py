@@ -88,7 +88,7 @@ class Ahead:
         arrivals: Iterable[Arrival],
         order: Callable[[Arrival], Order],
         *,
-        most_bytes: int = 64 << 20,
+        most_bytes: int = 8 << 20,
     ) -> None:
         self._orders: Iterator[Order] = map(order, arrivals)
         self._ready: deque[Order] = deque()

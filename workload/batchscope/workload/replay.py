@@ -22,8 +22,8 @@ LEAD_S = 0.2
 """From the last preparation to the start of the trace."""
 GLANCE_S = 0.1
 """How soon an interrupt is seen."""
-SPARE_S = 0.05
-"""A next instant this far away leaves time to spell an order."""
+SPARE_SHARE = 3
+"""An order is spelled while nothing is due for this many times as long as the one before took."""
 
 
 @dataclass
@@ -67,6 +67,7 @@ class Replay:
         self._trace, self._wire = trace, wire
         self._most, self._timeout_s, self._heard = most, timeout_s, heard
         self._ahead = Ahead(trace, order)
+        self._spell_ns = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopped = asyncio.Event()
         self.played = Played(0, cap=most)
@@ -96,10 +97,13 @@ class Replay:
 
     async def _rest(self, until_ns: int | None) -> None:
         """Sleep to the next instant, or for a glance; spell an order first where there is time."""
-        left_s = GLANCE_S if until_ns is None else (until_ns - self._wire.clock()) / 1e9
-        if left_s > SPARE_S:
-            self._ahead.make_one()
-        await asyncio.sleep(max(0.0, min(left_s, GLANCE_S)))
+        clock = self._wire.clock
+        began_ns = clock()
+        left_ns = int(GLANCE_S * 1e9) if until_ns is None else until_ns - began_ns
+        if left_ns > SPARE_SHARE * self._spell_ns and self._ahead.make_one():
+            self._spell_ns = clock() - began_ns
+            left_ns -= self._spell_ns
+        await asyncio.sleep(max(0.0, min(left_ns / 1e9, GLANCE_S)))
 
     def _send(self, arrival: Arrival) -> None:
         order, played = self._ahead.take(), self.played
