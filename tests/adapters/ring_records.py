@@ -58,10 +58,10 @@ def decode(body: bytes) -> Seen:
 
 
 def left_out(flags: int, tail: str) -> bool:
-    """Whether a SCHEDULED with these flags has the count but not the rows."""
+    """Whether a SCHEDULED or DELIVERED with these flags has the count but not the rows."""
     if tail == "decode":
         return bool(flags & (r.SAME_DECODES | r.NO_MEMBERS))
-    return tail in ("prefill", "drafts") and bool(flags & r.NO_MEMBERS)
+    return tail in ("prefill", "drafts", "tokens") and bool(flags & r.NO_MEMBERS)
 
 
 def _rows(tail: r.Tail, raw: bytes) -> Any:

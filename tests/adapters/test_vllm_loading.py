@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from batchscope.adapters import vllm
+from batchscope.adapters.vllm.caution import careful
 
 ACTIVE = {"BATCHSCOPE": "1", "BATCHSCOPE_DIR": "/nowhere"}
 
@@ -33,13 +34,14 @@ def test_zero_in_the_environment_does_not_even_import(
     assert capsys.readouterr().err == ""
 
 
-def test_a_vllm_without_a_scheduler_is_off_with_one_line(
+def test_a_vllm_without_a_scheduler_is_off_with_a_line_for_each_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("BATCHSCOPE", raising=False)
     pretend(monkeypatch)
     vllm.register()
-    assert one_line(capsys).startswith("batchscope: off, ")
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in said] == ["batchscope: off"] * 2
 
 
 def test_registering_twice_wraps_once_and_every_scheduler_is_announced(
@@ -53,10 +55,12 @@ def test_registering_twice_wraps_once_and_every_scheduler_is_announced(
 
     monkeypatch.delenv("BATCHSCOPE", raising=False)
     pretend(monkeypatch, __version__="0.32.0")
-    for name in ("vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
+    for name in ("vllm.v1", "vllm.v1.core", "vllm.v1.core.sched", "vllm.v1.engine"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     module = SimpleNamespace(Scheduler=Scheduler)
     monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", module)
+    front = SimpleNamespace(OutputProcessor=type("OutputProcessor", (), {}))
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.output_processor", front)
     vllm.register()
     wrapped = Scheduler.__init__
     vllm.register()
@@ -86,6 +90,6 @@ def test_a_scheduler_that_lacks_something_is_left_alone_as_a_whole(
 
 
 def test_a_version_never_run_stays_dormant_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "BATCHSCOPE" not in vllm._careful(ACTIVE, "0.99.0")
+    assert "BATCHSCOPE" not in careful(ACTIVE, "0.99.0")
     assert "0.99.0 is not one of 0.8 to 0.33" in one_line(capsys)
-    assert vllm._careful(ACTIVE, "0.32.0+cpu") is ACTIVE
+    assert careful(ACTIVE, "0.32.0+cpu") is ACTIVE

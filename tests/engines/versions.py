@@ -39,12 +39,16 @@ class Run:
 
     def fold(self) -> RingFold:
         """What the exporter makes of the ring."""
-        reader = RingReader(list_rings(self.folder)[0])
-        fold = RingFold(reader.hello, reader.ring_id, slo=None)
-        while (raw := reader.poll()) is not None:
-            seq, at = reader.position
-            fold.fold(chunk_from(raw, reader.ring_id, reader.ring_uuid, seq=seq, byte_pos=at))
-        return fold
+        return fold_of(RingReader(list_rings(self.folder)[0]))
+
+
+def fold_of(reader: RingReader) -> RingFold:
+    """What the exporter makes of all that a reader gets."""
+    fold = RingFold(reader.hello, reader.ring_id, slo=None)
+    while (raw := reader.poll()) is not None:
+        seq, at = reader.position
+        fold.fold(chunk_from(raw, reader.ring_id, reader.ring_uuid, seq=seq, byte_pos=at))
+    return fold
 
 
 Scenarios = dict[str, Run | str]
@@ -88,13 +92,6 @@ def drive(version: str, folder: Path) -> Scenarios:
     assert said["version"].startswith(version), said["version"]
     scenarios = said["scenarios"].items()
     return {name: _run(version, folder / name, of) for name, of in scenarios}
-
-
-def sources_of(version: str) -> dict[str, str]:
-    """The environment in which `import vllm` finds this version, offline and quiet."""
-    sources = "" if version == NATIVE else str(ROOT / ".cache/vllm" / version)
-    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    return {"PYTHONPATH": sources, "OMP_NUM_THREADS": "1", **quiet}
 
 
 def _run(version: str, folder: Path, of: dict[str, Any]) -> Run | str:

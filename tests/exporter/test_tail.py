@@ -18,6 +18,7 @@ from batchscope.schemas.records import (
     ARRIVED,
     BY_KIND,
     COMPLETED,
+    DELIVERED,
     FINISHED,
     LOSS,
     NO_MEMBERS,
@@ -37,6 +38,8 @@ Plain = tuple[tuple[int, ...], dict[str, list[tuple[int, ...]]]]
 
 def absent(record: Record, flags: int) -> set[str]:
     """Tails without rows although their count says how many members there were."""
+    if record is DELIVERED and flags & NO_MEMBERS:
+        return {"tokens"}
     if record is not SCHEDULED:
         return set()
     if flags & NO_MEMBERS:

@@ -7,7 +7,8 @@ first use in each. Used by the recorder alone, on the stepping thread.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from batchscope.adapters.facts import Progress, Request, Traits
@@ -85,6 +86,15 @@ class Book:
             return array("I", [serials[i] for i in ids])
         except KeyError:
             return array("I", [serials.get(i) or self._number(i) for i in ids])
+
+    def introduced(self, requests: Sequence[Any], *, at_ns: int, most: int) -> array[int]:
+        """The same, after LIVE for the first `most` of those that this segment doesn't know."""
+        serials = self.all_serials(requests)
+        if not self.knows_all(serials):
+            told = (r for r, s in zip(requests, serials, strict=True) if not self.knows(s))
+            for request in islice(told, most):
+                self.known(request, at_ns=at_ns)
+        return serials
 
     def knows(self, serial: int) -> bool:
         """Whether this segment has been told who that is."""

@@ -1,13 +1,13 @@
 """From facts to records: the writer's middle layer, the same under every adapter.
 
-Called by the hooks on the engine's stepping thread; `post` alone may be called from another. Keeps
-no engine object but the decode members of the last decision, and those only until one of them
+Called by the hooks, all on one thread: that of the engine's steps, or of a front end's outputs.
+Keeps no engine object but the decode members of the last decision, and those only until one of them
 leaves.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
@@ -24,6 +24,7 @@ from batchscope.schemas.records import (
     BLOCKED,
     BYE,
     COMPLETED,
+    DELIVERED,
     DUMMY,
     FAILED,
     FINISHED,
@@ -47,8 +48,8 @@ of the members. One takes 4 us, and segments switch so often that 16 each time w
 engine's p99; 2 each time would not reach the end of 2,000 members before the next switch."""
 IN_FLIGHT = 64
 """Batches between schedule and update that are remembered; far more than any engine pipelines."""
-POSTED = 1024
-"""Edges of other threads that wait for the stepping thread."""
+DEPARTED = 1024
+"""Requests that left with batches in flight and are remembered for these."""
 EDGES_PER_STEP = 64
 NOTICE_BYTES = 200
 EDGE_BYTES = 512
@@ -90,7 +91,6 @@ class Recorder:
         self._ids = traits.ids
         self._holding = False
         self._held: list[Callable[[], None]] = []
-        self._posted: deque[tuple[str, tuple[Any, ...], dict[str, Any]]] = deque()
         self.dropped = 0
         self._dropped_said = 0
         self._edges = 0
@@ -168,15 +168,19 @@ class Recorder:
         flags = FAILED if failed else 0
         self._writer.append(TRANSFER.struct.pack(TRANSFER.kind, flags, *fields))
 
-    def post(self, edge: str, *args: Any, **fields: Any) -> None:
-        """From another thread: have the stepping thread call method `edge` before its next
-        SCHEDULED.
-        """
-        if len(self._posted) >= POSTED:
-            self.dropped += 1
-        else:
-            self._posted.append((edge, args, fields))
-        self._due = True
+    def delivered(
+        self, requests: Sequence[Any], tokens: Sequence[int], *, at_ns: int, ready_at_ns: int | None
+    ) -> None:
+        """A front end handed each of these requests so many tokens, which the core had ready."""
+        named = self.level >= LEVEL_MEMBERS
+        self._room(8 * len(requests) + MOST_INTRODUCTIONS * EDGE_BYTES + _SLACK)
+        serials = self._book.introduced(requests, at_ns=at_ns, most=MOST_INTRODUCTIONS)
+        pairs = array("I", bytes(8 * len(serials)))
+        pairs[0::2], pairs[1::2] = serials, array("I", tokens)
+        ready = NULL64 if ready_at_ns is None else ready_at_ns
+        fields = (0 if named else NO_MEMBERS, at_ns, ready, len(serials))
+        body = DELIVERED.struct.pack(DELIVERED.kind, *fields)
+        self._writer.append(body + pairs.tobytes() if named else body)
 
     def scheduled(self, batch: object, decision: Decision) -> None:
         """schedule() returned `batch`. Without members it counts into EMPTY instead."""
@@ -314,7 +318,7 @@ class Recorder:
 
     def _depart(self, request: Any, serial: int) -> None:
         self._decodes.drop(serial)
-        if self._newest > self._settled and len(self.departed) < POSTED:
+        if self._newest > self._settled and len(self.departed) < DEPARTED:
             self.departed[self._ids((request,))[0]] = self._newest
 
     def _skipping(self, record: Any, request: Any, at_ns: int, reason: int) -> None:
@@ -327,13 +331,10 @@ class Recorder:
             self._writer.append(record.struct.pack(record.kind, 0, at_ns, serial, reason))
 
     def _catch_up(self, at_ns: int) -> None:
-        """Before a decision: what was held back, what other threads posted, what was left out."""
+        """Before a decision: what was held back, what was left out."""
         self._due = False
         self._edges = 0
         self.release()
-        for _ in range(len(self._posted)):
-            edge, args, fields = self._posted.popleft()
-            getattr(self, edge)(*args, **fields)
         if self.dropped > self._dropped_said:
             self._dropped_said = self.dropped
             self.notice(NoticeKind.DROPPED, "edges left out", at_ns=at_ns, count=self.dropped)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from batchscope.schemas.records import (
     BY_KIND,
+    DELIVERED,
     LOSS,
     NO_MEMBERS,
     SAME_DECODES,
@@ -153,6 +154,7 @@ _LEFT_OUT = {
     (SCHEDULED.kind, "decode"): SAME_DECODES | NO_MEMBERS,
     (SCHEDULED.kind, "prefill"): NO_MEMBERS,
     (SCHEDULED.kind, "drafts"): NO_MEMBERS,
+    (DELIVERED.kind, "tokens"): NO_MEMBERS,
 }
 """Flags under which a tail has no rows although its count field counts members."""
 

@@ -128,7 +128,7 @@ _REQUEST_TAILS = (
     Tail("external_text", "n_external_text", _TEXT, "likewise the client's"),
 )
 
-# flags of SCHEDULED
+# flags of SCHEDULED; NO_MEMBERS also of DELIVERED
 SAME_DECODES = 1
 """The decode members are those of the SCHEDULED before, in any order; the decode tail is empty."""
 NO_MEMBERS = 2
@@ -218,8 +218,9 @@ NOTICE = Record(15, "notice", "the adapter has something to say", (
 ), (Tail("text", "n_text", _TEXT, "<= 200 bytes"),))
 BYE = Record(16, "bye", "the adapter leaves", (_AT,))
 DELIVERED = Record(17, "delivered", "a front end handed tokens to clients (role frontend)", (
-    _AT, _f("ready_at_ns", "q", "ns", "when the core had them"), _f("n_tokens", "I", "rows"),
-), (Tail("tokens", "n_tokens", (_SERIAL, _f("tokens", "I", "tokens")), "per request"),))
+    _AT, _o("ready_at_ns", "q", "ns", "when the core had them, on its own clock"),
+    _f("n_tokens", "I", "rows"),
+), (Tail("tokens", "n_tokens", (_SERIAL, _f("tokens", "I", "tokens")), "per request, unless NO_MEMBERS"),))
 LOSS = Record(18, "loss", "made by the reader, never written: records that nobody read", (
     _f("first_seq", "Q", "seq"), _f("records", "Q", "records"), _o("iterations", "Q", "iterations"),
     _f("rejected", "I", "records", "bytes that did not validate"),

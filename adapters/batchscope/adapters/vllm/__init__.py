@@ -5,15 +5,14 @@
     its KV connector's part in these -> TRANSFER    the core's execute_dummy_batch -> both, empty
 
 vLLM finds us by the entry point `vllm.general_plugins` and calls `register` in the API server, the
-engine core and every worker; only where a scheduler is made does anything happen. Not visible from
-here: device time, what a KV connector does inside a forward pass.
+engine core and every worker; something happens only where a scheduler is made, or a front end
+(frontend.py). Not visible from here: device time, what a KV connector does inside a forward pass.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,8 @@ from batchscope.adapters.base import Adapter, Handle
 from batchscope.adapters.facts import Traits
 from batchscope.adapters.guard import Seam, Times
 from batchscope.adapters.vllm import about, admission, batches, dummies, requests, transfers
-from batchscope.adapters.vllm.shape import CHECKED, Shape, is_checked, shape_of
+from batchscope.adapters.vllm.caution import careful, say
+from batchscope.adapters.vllm.shape import Shape, shape_of
 from batchscope.adapters.vllm.view import Now, View, view_of
 from batchscope.schemas.reasons import Provides
 
@@ -67,16 +67,32 @@ PROVIDES: Mapping[str, Provides] = {
 
 
 def register() -> None:
-    """The plugin: watch for a scheduler being made. Never raises; again is harmless."""
-    if os.environ.get("BATCHSCOPE") == "0":
-        return
-    try:
-        from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
+    """The plugin: watch for a scheduler and for a front end being made. Never raises; again is
+    harmless.
+    """
+    if os.environ.get("BATCHSCOPE") != "0":
+        _attempt(_watch_schedulers)
+        _attempt(_watch_front_ends)
 
-        if not hasattr(Scheduler.__init__, "batchscope"):
-            Scheduler.__init__ = _announcing(Scheduler.__init__)
+
+def _attempt(watch: Callable[[], None]) -> None:
+    try:
+        watch()
     except Exception as why:  # noqa: BLE001  (vLLM goes on without us)
-        _say(f"off, {why}")
+        say(f"off, {why}")
+
+
+def _watch_schedulers() -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
+
+    if not hasattr(Scheduler.__init__, "batchscope"):
+        Scheduler.__init__ = _announcing(Scheduler.__init__)
+
+
+def _watch_front_ends() -> None:
+    from batchscope.adapters.vllm import frontend
+
+    frontend.watch()
 
 
 def _announcing(original: Callable[..., None]) -> Callable[..., None]:
@@ -97,22 +113,10 @@ def attach(scheduler: Any, env: Mapping[str, str] = os.environ) -> Handle:
         return boot.Off()
     try:
         made = adapter(scheduler)
-        return boot.attach(made, scheduler, _careful(env, shape_of(scheduler).version))
+        return boot.attach(made, scheduler, careful(env, shape_of(scheduler).version))
     except Exception as why:  # noqa: BLE001  (vLLM goes on without us)
-        _say(f"off, {why}")
+        say(f"off, {why}")
         return boot.Off()
-
-
-def _careful(env: Mapping[str, str], version: str) -> Mapping[str, str]:
-    if is_checked(version):
-        return env
-    first, last = (".".join(map(str, bound[:2])) for bound in CHECKED)
-    _say(f"vLLM {version} is not one of {first} to {last}: dormant, `batchscope attach` wakes it")
-    return {name: value for name, value in env.items() if name != "BATCHSCOPE"}
-
-
-def _say(text: str) -> None:
-    print(f"batchscope: {text}", file=sys.stderr)
 
 
 def adapter(scheduler: Any) -> Adapter:

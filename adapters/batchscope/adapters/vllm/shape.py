@@ -110,7 +110,7 @@ def shape_of(scheduler: Any) -> Shape:
         draft_slots=_draft_slots(scheduler),
         ambiguous=_ambiguous(scheduler, spec),
         lora_slots=_lora_slots(scheduler),
-        random_ids=_random_ids(),
+        random_ids=has_random_ids(),
         hops=_hops(scheduler),
         counts_bytes=_counts_bytes(getattr(scheduler, "connector", None)),
         ranks=_ranks(scheduler),
@@ -135,15 +135,16 @@ def is_checked(version: str) -> bool:
 
 def _require(scheduler: Any) -> None:
     lacking = [name for name in FIELDS if not hasattr(scheduler, name)]
-    lacking += [name for name, n in METHODS.items() if not _takes(scheduler, name, n)]
+    lacking += [name for name, n in METHODS.items() if not takes(scheduler, name, n)]
     pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
     lacking += [f"block_pool.{name}" for name in POOL if not hasattr(pool, name)]
     if lacking:
         raise UnsupportedError(f"vLLM {vllm_version()} has no {', '.join(lacking)}: left alone")
 
 
-def _takes(scheduler: Any, method: str, arguments: int) -> bool:
-    function = getattr(scheduler, method, None)
+def takes(owner: Any, method: str, arguments: int) -> bool:
+    """Whether an object has a method that can be called with so many arguments."""
+    function = getattr(owner, method, None)
     if not callable(function):
         return False
     try:
@@ -194,7 +195,7 @@ def _lora_slots(scheduler: Any) -> int:
     return int(lora.max_loras) if lora else 0
 
 
-def _random_ids() -> bool:
+def has_random_ids() -> bool:
     """Since 0.14 the front end appends 8 random digits to the id that the client knows."""
     import vllm.envs as envs  # type: ignore[import-not-found]
     from vllm.v1.engine import EngineCoreRequest  # type: ignore[import-not-found]
