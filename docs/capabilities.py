@@ -74,8 +74,13 @@ def fields_by_adapter() -> Table:
     first, last = (".".join(map(str, bound[:2])) for bound in CHECKED)
     head = ("field", "what it is", "vLLM", "bundled engine")
     told = _documented() | WORDS
-    rows = [(f"`{name}`", told[name], _vllm(name), str(how)) for name, how in mini.PROVIDES.items()]
+    rows = [(f"`{name}`", told[name], _vllm(name), _mini(name)) for name in mini.PROVIDES]
     return (*head[:2], f"vLLM {first} to {last}", head[3]), rows
+
+
+def _mini(field: str) -> str:
+    told = str(mini.PROVIDES[field])
+    return f"{told}, with the torch runner" if field in mini.LAUNCH else told
 
 
 def reasons() -> Table:

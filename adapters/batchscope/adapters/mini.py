@@ -6,7 +6,7 @@
 Of a request that is split over two engines each tells its own part, as they were two requests with
 one key: the prefill engine the prompt and one token, the decode engine the tokens that it makes.
 
-Not visible: the device's time inside a forward pass, padding, graph mode. The engine has no LoRA
+Not visible: the device's time inside a forward pass. The engine has no LoRA
 and no request that its scheduler passes over. The waiting queue is counted, never looped over.
 """
 
@@ -30,7 +30,9 @@ from batchscope.schemas.reasons import DeferralReason, Provides
 from batchscope.schemas.records import NULL32
 
 EXACT, ABSENT = Provides.EXACT, Provides.ABSENT
-PROVIDES: Mapping[str, Provides] = {
+LAUNCH = ("completed.padded_tokens", "completed.graph_mode")
+"""What the cost model has nothing to say about."""
+PROVIDES: dict[str, Provides] = {
     "arrived.engine_arrival_ns": EXACT,
     "arrived.key": EXACT,
     "arrived.external_key": ABSENT,
@@ -50,8 +52,8 @@ PROVIDES: Mapping[str, Provides] = {
     "scheduled.kv_evictable_blocks": EXACT,
     "completed.at_ns": EXACT,
     "completed.forward_ns": ABSENT,
-    "completed.padded_tokens": ABSENT,
-    "completed.graph_mode": ABSENT,
+    "completed.padded_tokens": EXACT,
+    "completed.graph_mode": EXACT,
     "finished.engine_queue_ns": ABSENT,
     "finished.engine_ttft_ns": EXACT,
     "finished.engine_e2e_ns": EXACT,
@@ -92,15 +94,16 @@ def attach(
 
     Records carry `clock`: that of the engine, when it runs in virtual time, and a `wall` with it.
     """
-    return boot.attach(adapter(), engine, env, clock=clock, wall=wall)
+    own = adapter(launches=hasattr(getattr(engine, "runner", None), "model"))
+    return boot.attach(own, engine, env, clock=clock, wall=wall)
 
 
-def adapter() -> Adapter:
-    """The adapter as data."""
+def adapter(*, launches: bool = False) -> Adapter:
+    """The adapter as data, for a runner that launches batches on a device or one that doesn't."""
     return Adapter(
         kind="mini",
         seams=seams(),
-        provides=PROVIDES,
+        provides=PROVIDES if launches else PROVIDES | dict.fromkeys(LAUNCH, ABSENT),
         traits=Traits(ids=ids, request=request, progress=progress),
         subject=lambda engine: Subject(engine.scheduler),
         hello=hello,
@@ -137,7 +140,14 @@ def on_update(watch: Any, times: Times, _result: Any, batch: Any, tokens: Any) -
     if recorder.departed:
         iteration = recorder.in_flight(batch)
         gone = frozenset(r for r, last in recorder.departed.items() if last >= iteration)
-    recorder.completed(batch, at_ns=times[0], emitted=emissions(batch, tokens, gone))
+    tokens_launched, graph = batch.launched or _NOT_LAUNCHED
+    recorder.completed(
+        batch,
+        at_ns=times[0],
+        emitted=emissions(batch, tokens, gone),
+        padded_tokens=tokens_launched,
+        graph_mode=_GRAPH[graph],
+    )
 
 
 def on_add(watch: Any, times: Times, _result: None, seq: Any) -> None:
@@ -332,6 +342,12 @@ def weights(runner: Any, model: Any) -> dict[str, int]:
 
 
 _NOBODY: frozenset[str] = frozenset()
+_NOT_LAUNCHED = (NULL32, None)
+_GRAPH = {
+    None: 0,
+    False: reasons.GraphMode.EAGER.code,
+    True: reasons.GraphMode.FULL.code,
+}
 _CODES = reasons.codes(DeferralReason)
 _PREFILL, _DECODE = reasons.Phase.PREFILL.code, reasons.Phase.DECODE.code
 _IN, _OUT = reasons.Direction.IN.code, reasons.Direction.OUT.code
