@@ -138,6 +138,15 @@ def test_hooks_inside_see_whether_a_decision_is_being_made() -> None:
     assert seen == [True, False]
 
 
+def test_what_ends_inside_a_seam_that_holds_is_held_until_its_own_record() -> None:
+    watch, seen = Watcher(), list[bool]()
+    watch.recorder = SimpleNamespace(holding=False)
+    engine = SimpleNamespace(work=lambda: seen.append(watch.recorder.holding))
+    install(seam(quiet, holds=True), engine, watch)
+    engine.work()
+    assert seen == [True]
+
+
 def test_a_dormant_hook_hands_all_arguments_on() -> None:
     watch = Watcher()
     watch.recorder = None

@@ -18,7 +18,8 @@ class Decodes:
     """Request objects and their serials side by side; an object is let go when its request leaves.
 
     `told` says that the last SCHEDULED of this segment named exactly these; `introduced` counts
-    the leading ones that this segment knows.
+    the leading ones that this segment knows. `settled` is `requests` when both hold of all, so
+    that a decision equal to it has nothing to add, else None.
     """
 
     def __init__(self, book: Book) -> None:
@@ -27,6 +28,7 @@ class Decodes:
         self.serials: array[int] = array("I")
         self.introduced = 0
         self.told = False
+        self.settled: list[Any] | None = None
 
     def forget(self) -> None:
         """Nobody is known: let all objects go."""
@@ -37,7 +39,13 @@ class Decodes:
     def new_segment(self) -> None:
         """What was told and introduced before counts no more."""
         self.introduced = 0
-        self.told = False
+        self.tell(named=False)
+
+    def tell(self, *, named: bool) -> None:
+        """A SCHEDULED named these, or only counted them."""
+        self.told = named
+        all_known = named and self.introduced >= len(self.requests)
+        self.settled = self.requests if all_known else None
 
     def drop(self, serial: int) -> None:
         """A request left or lost its place."""
@@ -46,12 +54,12 @@ class Decodes:
             return
         del self.requests[index], self.serials[index]
         self.introduced -= index < self.introduced
-        self.told = False
+        self.tell(named=False)
 
     def follow(self, decodes: Sequence[Any]) -> None:
         """Take over the members of a new decision, other than those of the last."""
         known = self.requests
-        self.told = False
+        self.tell(named=False)
         joined = decodes[len(known) :]
         if decodes[: len(known)] == known:
             known.extend(joined)

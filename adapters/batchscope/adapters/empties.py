@@ -13,10 +13,6 @@ class Empties:
     def __init__(self) -> None:
         self._first_ns = self._schedule_ns = self._schedules = 0
 
-    def __bool__(self) -> bool:
-        """Whether any waits to be told."""
-        return self._schedules > 0
-
     def count(self, *, at_ns: int, schedule_ns: int) -> bool:
         """Take one in that returned at `at_ns`; True when it is time to tell them."""
         if not self._schedules:

@@ -28,7 +28,7 @@ class Seam:
 
     `before(watch, *args)` runs ahead of the original for what it will destroy; `after(watch,
     times, result, *args)` translates. Neither can fail the call. The seam that `opens` an
-    iteration also looks at the control page.
+    iteration also looks at the control page; what one that `holds` ends is told after it.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Seam:
     after: Callable[..., None]
     before: Callable[..., None] | None = None
     opens: bool = False
+    holds: bool = False
 
 
 class Watch(Protocol):
@@ -110,8 +111,8 @@ def is_hook(function: Any) -> bool:
 
 
 def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
-    before, after, clock, opens = seam.before, seam.after, watch.clock, seam.opens
-    level = LEVEL_BYTE
+    before, after, clock = seam.before, seam.after, watch.clock
+    opens, holds, level = seam.opens, seam.holds, LEVEL_BYTE
     in_a_row = 0
 
     def failed(error: Exception) -> None:
@@ -131,6 +132,8 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
             if watch.recorder is None:
                 return original(*args, **kwargs)
             watch.deciding = True
+        if holds:
+            watch.recorder.holding = True
         spent = watch.spent_ns
         if before is not None:
             try:
@@ -141,8 +144,7 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
         entered = clock()
         result = original(*args, **kwargs)
         left = clock()
-        if opens:
-            watch.deciding = False
+        watch.deciding = watch.deciding and not opens
         if watch.recorder is None:
             return result
         try:

@@ -75,7 +75,7 @@ def seams() -> tuple[Seam, ...]:
     of = attrgetter("scheduler")
     return (
         Seam("scheduler.schedule", of, "schedule", after=on_schedule, opens=True),
-        Seam("scheduler.update", of, "update", after=on_update, before=on_update_entry),
+        Seam("scheduler.update", of, "update", after=on_update, holds=True),
         Seam("scheduler.add", of, "add", after=on_add),
         Seam("scheduler.preempt", of, "preempt", after=on_preempt, before=on_preempt_entry),
         Seam("scheduler.finish", of, "finish", after=on_finish),
@@ -124,13 +124,9 @@ def on_schedule(watch: Any, times: Times, batch: Any) -> None:
     recorder, scheduler = watch.recorder, watch.subject.scheduler
     for seq in batch.resumed:
         recorder.resumed(seq, at_ns=left, target_tokens=seq.target, cached_tokens=seq.num_cached)
-    write = recorder.scheduled if batch.members else recorder.held_up
-    write(batch, decision(scheduler, batch, at_ns=left, schedule_ns=left - entered - ours))
-
-
-def on_update_entry(watch: Any, *_: Any, **__: Any) -> None:
-    """Ends in this update come after its COMPLETED."""
-    watch.recorder.hold()
+    recorder.decided(
+        batch, decision(scheduler, batch, at_ns=left, schedule_ns=left - entered - ours)
+    )
 
 
 def on_update(watch: Any, times: Times, _result: Any, batch: Any, tokens: Any) -> None:

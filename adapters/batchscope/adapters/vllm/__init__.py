@@ -158,7 +158,7 @@ def seams(shape: Shape) -> tuple[Seam, ...]:
             _itself,
             "update_from_output",
             after=on_update,
-            before=on_update_entry,
+            holds=True,
         ),
         Seam("scheduler.add_request", _itself, "add_request", after=on_add),
         Seam(
@@ -249,21 +249,17 @@ def _tell_skipped(watch: Any, *, at_ns: int) -> None:
         tell(request, at_ns=at_ns, reason=reason)
 
 
-def on_update_entry(watch: Any, *_: Any, **__: Any) -> None:
-    """Ends in this update come after its COMPLETED."""
-    watch.subject.errors = 0
-    watch.recorder.hold()
-
-
 def on_update(
     watch: Any, times: Times, result: Any, scheduler_output: Any, model_runner_output: Any
 ) -> None:
     """update_from_output(scheduler_output, model_runner_output) -> outputs by client."""
+    emitted = batches.emissions(watch.subject, result, scheduler_output)
+    watch.subject.errors = 0
     padded, mode = batches.launched(model_runner_output)
     watch.recorder.completed(
         scheduler_output,
         at_ns=times[0],
-        emitted=batches.emissions(watch.subject, result, scheduler_output),
+        emitted=emitted,
         padded_tokens=padded,
         graph_mode=mode,
     )
