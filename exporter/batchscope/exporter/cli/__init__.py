@@ -38,6 +38,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("attach", "attach", "switch recording on in running engines, or list them", ""),
     Command("detach", "detach", "switch recording off in running engines", ""),
     Command("doctor", "doctor", "what is there, what works, and the fix for what doesn't", ""),
+    Command("replay", "replay", "offer a trace or a law to a server and measure", "workload"),
+    Command("export", "export", "what was recorded, as a trace that replay takes", "workload"),
     Command("request", "request", "the life of one request, by its id", ""),
     Command("snapshot", "snapshot", "freeze the last minute of a ring, or show a frozen one", ""),
 )

@@ -5,23 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from batchscope.exporter import addresses
-from batchscope.exporter.cli import exporter_client
+from batchscope.exporter.cli import children, exporter_client, stored
 from batchscope.exporter.config import is_loopback
-from batchscope.exporter.errors import BatchscopeError, ConfigError
+from batchscope.exporter.errors import ConfigError
 
-START_S = 20.0
 _NO_LOGIN = (
     "{} is not loopback and the pages have no login: put an authenticating proxy in front, or give"
     " --allow-unauthenticated"
@@ -54,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         os.execve(sys.executable, _streamlit(host, port), _environment(url))  # noqa: S606
     signal.signal(signal.SIGTERM, _leave)
     with (
-        _reading(args.store) as url,
-        _running(_streamlit(host, port), env=_environment(url)) as pages,
+        stored.reading(args.store) as url,
+        children.running(_streamlit(host, port), env=_environment(url)) as pages,
     ):
         return pages.wait()
 
@@ -70,55 +62,9 @@ def _environment(url: str) -> dict[str, str]:
     return dict(os.environ) | {"BATCHSCOPE_URL": url}
 
 
-@contextmanager
-def _reading(store: Path) -> Iterator[str]:
-    """A read-only exporter on a store file; its URL."""
-    if not store.is_file():
-        raise ConfigError(f"there is no file {store}")
-    port = _free_port()
-    flags = ["--read-only", "--store", str(store), "--listen", f"127.0.0.1:{port}"]
-    command = [sys.executable, "-m", "batchscope.exporter.cli", "serve", *flags]
-    with _running(command, env={**os.environ, "BATCHSCOPE_TOKEN": ""}) as child:
-        _await(f"http://127.0.0.1:{port}", child)
-        yield f"http://127.0.0.1:{port}"
-
-
-@contextmanager
-def _running(command: list[str], *, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that ends with us."""
-    child = subprocess.Popen(command, env=env)
-    try:
-        yield child
-    finally:
-        child.terminate()
-        child.wait(10)
-
-
 def _leave(number: int, _: object) -> None:
     """A signal as an exception, so that the children are taken down."""
     raise SystemExit(128 + number)
-
-
-def _await(url: str, child: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and child.poll() is None:
-        if _answers(f"{url}/readyz"):
-            return
-        time.sleep(0.1)
-    raise BatchscopeError("the exporter on that store did not start; its message is above")
-
-
-def _answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=1).close()  # noqa: S310 (our own URL)
-    except (urllib.error.URLError, OSError):
-        return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _must_be_free(host: str, port: int) -> None:

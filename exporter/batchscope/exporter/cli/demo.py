@@ -21,9 +21,10 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from batchscope.exporter import addresses
+from batchscope.exporter.cli import drawn
 from batchscope.exporter.cli.demo_engine import SHAPES
 from batchscope.exporter.cli.summary import live_lines, summary
 from batchscope.exporter.errors import BatchscopeError
@@ -32,7 +33,6 @@ from batchscope.schemas.slo import DEMO_SLO, Slo, SloError
 NO_TOKEN = {"BATCHSCOPE_TOKEN": "", "BATCHSCOPE_TOKEN_FILE": ""}
 """A demo is on loopback and asks its own exporter without one, whatever the environment says."""
 START_S, END_S, WINDOW_S = 90.0, 15.0, 5.0
-BAR = 24
 ENGINE_ENV = {"BATCHSCOPE": "1", "BATCHSCOPE_OVERHEAD": "0.25", "OMP_NUM_THREADS": "1"}
 """A toy model's step takes 2 ms on a fast CPU: there the hook is more than the 1 % after which an
 adapter sheds members, and the demo is about members. Its matrices gain nothing from more threads,
@@ -302,11 +302,12 @@ def _watch(
     children: list[subprocess.Popen[str]], url: str, seconds: float | None, *, quiet: bool
 ) -> None:
     """Draw the live summary once a second until a child ends or Ctrl-C comes."""
-    started, drawn = time.monotonic(), 0
+    started, shown = time.monotonic(), 0
     with contextlib.suppress(KeyboardInterrupt):
         while all(child.poll() is None for child in children):
             if not quiet:
-                drawn = _draw(_frame(url, time.monotonic() - started, seconds), sys.stderr, drawn)
+                frame = _frame(url, time.monotonic() - started, seconds)
+                shown = drawn.draw(frame, sys.stderr, shown)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 children[0].wait(1.0)
 
@@ -317,25 +318,7 @@ def _frame(url: str, elapsed: float, seconds: float | None) -> list[str]:
         lines = live_lines(url, from_unix_ns=from_unix_ns)
     except BatchscopeError as error:
         lines = [str(error)]
-    return [_progress(elapsed, seconds), *lines]
-
-
-def _progress(elapsed: float, seconds: float | None) -> str:
-    if seconds is None:
-        return f"running   {elapsed:,.0f} s"
-    filled = min(BAR, round(BAR * elapsed / seconds))
-    return f"running   {'█' * filled}{'░' * (BAR - filled)} {elapsed:,.0f} of {seconds:,.0f} s"
-
-
-def _draw(lines: list[str], out: IO[str], drawn: int) -> int:
-    """Rewrite the lines in place on a terminal; elsewhere print only the first, every time."""
-    if not out.isatty():
-        print(lines[0], file=out, flush=True)
-        return 0
-    width = shutil.get_terminal_size().columns - 1
-    up = f"\x1b[{drawn}F" if drawn else ""
-    print(up + "".join(f"\x1b[2K{line[:width]}\n" for line in lines), end="", file=out, flush=True)
-    return len(lines)
+    return [drawn.progress("running", elapsed, seconds), *lines]
 
 
 def _positive(text: str) -> float:

@@ -1,0 +1,292 @@
+"""`batchscope replay` and `export`: against the bundled engine, its server, and a real exporter."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.support.commands import DEADLINE_S
+from tests.support.engine_server import serving
+from tests.support.served import Served, until
+
+from batchscope.adapters import mini
+from batchscope.engine.config import EngineConfig
+from batchscope.engine.virtual import Simulation
+from batchscope.exporter.cli import export, main
+from batchscope.exporter.errors import ConfigError
+from batchscope.workload.read import read_trace
+from batchscope.workload.trace import Trace
+from batchscope.workload.traffic import Wish, traffic
+from batchscope.workload.written import write
+
+S, MS = 10**9, 10**6
+EPOCH = 1_700_000_000 * S
+EASY = "ttft<=60s,tbt_p99<=60s"
+SMALL = ("--prompt-tokens", "16:64", "--output-tokens", "2:8", "--seed", "3")
+LAW = ("poisson", "--rate", "20", "--requests", "20", *SMALL)
+
+
+def told(capsys: Any, *words: Any, code: int = 0) -> Any:
+    """The JSON that a command prints."""
+    assert main([*map(str, words), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: Any, *words: Any, code: int = 2) -> str:
+    """The one sentence that a command ends with."""
+    assert main([*map(str, words)]) == code
+    said = capsys.readouterr()
+    (line,) = said.err.strip().splitlines()
+    assert said.out == ""
+    return str(line)
+
+
+def recorded(rings: Path, **more: str) -> dict[str, str]:
+    env = {"BATCHSCOPE": "1", "BATCHSCOPE_DIR": str(rings), "BATCHSCOPE_OVERHEAD": "0"}
+    return env | {"BATCHSCOPE_RING_BYTES": "1048576", **more}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: Any) -> Any:
+    """(exporter, URL of the engine): an observed engine behind its server, and who observes it."""
+    with Served(tmp_path_factory.mktemp("lab")) as served:
+        env = recorded(served.rings, BATCHSCOPE_ENGINE="lab")
+        with serving(attach=lambda engine: mini.attach(engine, env)) as (url, _):
+            yield served, url
+
+
+def here(served: Any) -> str:
+    return str(served.http.base_url).rstrip("/")
+
+
+def test_client_and_engine_stand_side_by_side_and_the_trace_comes_back(
+    lab: Any, capsys: Any, tmp_path: Path
+) -> None:
+    served, url = lab
+    began_s, out = time.time(), tmp_path / "r.parquet"
+    posted = ("--post", "--exporter", here(served), "--name", "first")
+    seen = told(capsys, "replay", url, *LAW, "--slo", EASY, *posted, "-o", out)
+    wanted = traffic(
+        Wish("poisson", 20.0, requests=20, prompt_tokens="16:64", output_tokens="2:8", seed=3)
+    )
+
+    assert seen["statuses"] == {"ok": 20}
+    assert seen["goodput"]["attainment"] == 1.0
+    assert seen["tokens"]["prompt_told"] == wanted.prompt_tokens.sum()
+    assert seen["tokens"]["output_told"] == wanted.output_tokens.sum()
+    assert seen["tbt_ns"]["n"] == wanted.output_tokens.sum() - 20
+    both = {row["measure"]: row for row in seen["beside_engine"]}
+    assert {name: row["requests"] for name, row in both.items()} == dict.fromkeys(both, 20)
+    for measure in ("ttft", "e2e"):  # the client's begin earlier and end later
+        for mark in ("p50", "p90", "p99", "max"):
+            assert both[measure][f"client_{mark}_ns"] >= both[measure][f"engine_{mark}_ns"] > 0
+
+    rows = pq.read_table(out).to_pylist()
+    assert [row["output_tokens"] for row in rows] == wanted.output_tokens.tolist()
+    assert [len(row["gaps_ns"]) for row in rows] == (wanted.output_tokens - 1).tolist()
+    assert [row["scheduled_ns"] for row in rows] == wanted.at_ns.tolist()
+    assert all(row["e2e_ns"] == row["ttft_ns"] + sum(row["gaps_ns"]) for row in rows)
+
+    trace = tmp_path / "t.jsonl"
+    whose = ("--exporter", here(served), "--engine", "lab")
+    assert main(["export", "--trace", str(trace), *whose, "--from", f"{began_s:.3f}"]) == 0
+    assert "20 arrivals over" in capsys.readouterr().out
+    again = read_trace(trace)
+    # two that came within the client's lateness may have changed places
+    for column in ("prompt_tokens", "output_tokens"):
+        assert sorted(getattr(again, column)) == sorted(getattr(wanted, column))
+    assert told(capsys, "replay", url, trace)["statuses"] == {"ok": 20}
+
+
+def test_what_an_engine_recorded_is_replayed_to_the_nanosecond(tmp_path: Path, capsys: Any) -> None:
+    """Virtual time, each request alone: arrivals and lengths come back as they were."""
+    rng = np.random.default_rng(1)
+    wanted = Trace(
+        at_ns=np.cumsum(rng.integers(2 * S, 3 * S, 40)) * (np.arange(40) > 0),
+        prompt_tokens=rng.integers(1, 900, 40),
+        output_tokens=rng.integers(1, 30, 40),
+    )
+    with Served(tmp_path) as served:
+        simulation = Simulation(EngineConfig(runner="cost"), start_ns=S)
+        clock, env = simulation.clock, recorded(served.rings, BATCHSCOPE_ENGINE="virtual")
+        handle = mini.attach(simulation.engine, env, clock=clock, wall=lambda: EPOCH + clock())
+        simulation.run(wanted)
+        handle.detach()
+        asked = {"engine": "virtual", "from_ns": 0, "to_ns": 2**62}
+        until(lambda: len(_column(served, "arrivals", "finish_reason", **asked)) == 40)
+        trace = tmp_path / "t.jsonl"
+        assert main(["export", "--trace", str(trace), "--exporter", here(served)]) == 0
+        store = served.store.path
+    assert list(read_trace(trace)) == list(wanted)
+    again = tmp_path / "again.jsonl"
+    assert main(["export", "--trace", str(again), "--store", str(store)]) == 0
+    assert again.read_bytes() == trace.read_bytes()
+    capsys.readouterr()
+
+
+def _column(served: Any, query: str, name: str, **params: Any) -> list[Any]:
+    columns = served.http.get(f"/api/v1/query/{query}", params=params).json()["columns"]
+    return [value for value in columns[name] if value is not None]
+
+
+def row(**known: Any) -> dict[str, Any]:
+    base = {"arrived_unix_ns": 9, "prompt_tokens": 8, "output_tokens": 4, "max_tokens": 50}
+    more = {"finish_reason": "stop", "broken": False, "lasted_ns": 70, "tenant": None}
+    return base | more | {"model": None} | known
+
+
+def test_who_was_cut_short_is_replayed_as_meant_and_what_is_unknown_left_out() -> None:
+    made, left_out = export.arrivals(
+        [
+            row(tenant="red"),
+            row(arrived_unix_ns=10, finish_reason="abort", output_tokens=2),
+            row(finish_reason="shed", output_tokens=0),
+            row(finish_reason="shed", output_tokens=0, max_tokens=None),
+            row(finish_reason=None),
+            row(broken=True),
+            row(prompt_tokens=None),
+        ]
+    )
+    assert [(a.output_tokens, a.abort_after_ns) for a in made] == [(4, None), (50, 70), (50, None)]
+    assert [a.ordinal for a in made] == [0, 1, 2]
+    assert (made[0].session, made[1].at_ns, made[0].prefix) == ("red", 1, None)
+    assert sorted(left_out.values()) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_s"),
+    [("-10s", 990), ("-2m", 880), ("500", 500), ("500.5", 500.5), ("1970-01-01T00:01+00:00", 60)],
+)
+def test_points_in_time_are_read_as_people_write_them(text: str, expected_s: float) -> None:
+    assert export.instant_ns(text, now_ns=1000 * S) == expected_s * S
+
+
+@pytest.mark.parametrize("text", ["", "-", "-m", "yesterday", "-1x", "1e400"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="as a time"):
+        export.instant_ns(text, now_ns=0)
+
+
+def test_the_same_seed_gives_the_same_virtual_figures(capsys: Any) -> None:
+    words = ("replay", "--engine", "cost", "chat", "--rate", "3", "--duration", "5")
+    first, again = told(capsys, *words), told(capsys, *words)
+    other = told(capsys, *words, "--seed", "1")
+    assert first == again != other
+    assert first["lateness_ns"]["max"] == 0
+    assert first["traffic"]["preset"] == "chat"
+
+
+def test_a_sweep_brackets_the_capacity_that_is_known_in_closed_form(capsys: Any) -> None:
+    """Two slots; 32 tokens take 32 steps of 10.3 ms and a little KV: 2 / 0.3305 s = 6.05/s."""
+    lengths = ("constant", "--prompt-tokens", "32", "--output-tokens", "32")
+    slo = ("--slo", "ttft<=100ms", "--sweep", "0.9", "--precision", "0.02")
+    words = ("replay", "--engine", "cost", *lengths, *slo, "--duration", "20", "--rate", "2")
+    found = told(capsys, *words, "--set", "max_num_seqs=2")
+    assert found["precise"]
+    assert found["capacity_per_s"] <= 6.05 * 1.02
+    assert found["missed_at_per_s"] >= 6.05 * 0.98
+    assert found["missed_at_per_s"] <= found["capacity_per_s"] * 1.02
+    for point in found["points"]:
+        reached = point["attainment"] >= 0.9
+        assert reached == (point["rate_per_s"] <= found["capacity_per_s"])
+        assert point["offered_per_s"] == pytest.approx(point["rate_per_s"], rel=1e-6)
+
+
+def test_a_sweep_of_a_server_ends_a_hopeless_point_early_and_says_so(lab: Any, capsys: Any) -> None:
+    _, url = lab
+    sweep = ("--sweep", "0.9", "--slo", "ttft<=1us", "--most-points", "2", "--duration", "2")
+    assert main(["replay", url, "poisson", "--rate", "50", *SMALL, *sweep]) == 1
+    said = capsys.readouterr()
+    assert "no rate reached 0.9 of ttft<=0.001ms, not even 25/s; 2 points measured" in said.out
+    assert said.err.count("misses 0.9: attainment at most 0.8") == 2
+
+
+def test_a_run_that_is_interrupted_tells_what_it_saw(lab: Any) -> None:
+    served, url = lab
+    command = [sys.executable, "-W", "error", "-m", "batchscope.exporter.cli", "replay", url]
+    lengths = ("--prompt-tokens", "777", "--output-tokens", "3")
+    child = subprocess.Popen(
+        [*command, "constant", "--rate", "50", "--duration", "600", *lengths, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"BATCHSCOPE_URL": "http://127.0.0.1:1"},
+    )
+    asked = {"engine": "lab", "from_ns": 0, "to_ns": 2**62}
+    try:
+        until(lambda: _column(served, "arrivals", "prompt_tokens", **asked).count(777) > 5, 30)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=DEADLINE_S)
+    finally:
+        child.kill()
+    assert (child.returncode, err) == (0, "")
+    seen = json.loads(out)
+    assert seen["interrupted"]
+    assert seen["statuses"]["ok"] >= 1
+    assert seen["came_due"] < 30_000
+
+
+def test_a_run_without_one_answer_fails_and_says_why(lab: Any, capsys: Any) -> None:
+    _, url = lab
+    long = ("poisson", "--rate", "50", "--requests", "3", "--prompt-tokens", "9000")
+    assert main(["replay", url, *long, "--slo", EASY]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"^3 requests to http.*: 3 refused$", out, re.MULTILINE)
+    assert re.search(r"^refused: .*above max_model_len 8192", out, re.MULTILINE)
+    assert "attainment 0.0000 (3 failed)" in out
+    assert re.search(r"^ttft +- +-", out, re.MULTILINE)
+
+
+ENGINE = ("--engine", "cost")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chat"], "say URL and TRAFFIC"),
+        ([*ENGINE, "a", "b"], "say TRAFFIC alone"),
+        (["here", "chat", "--rate", "1"], "'here' is no http:// or https:// address"),
+        ([*ENGINE, "nope"], "no file 'nope', nor a law of that name"),
+        ([*ENGINE, "chat"], "chat has no rate of its own"),
+        ([*ENGINE, "chat", "--rate", "1", "--slo", "fast"], "'fast'"),
+        ([*ENGINE, "chat", "--sweep", "0.9"], "--sweep needs an SLO"),
+        ([*ENGINE, "chat", "--rate", "1", "--set", "x=1"], "no setting 'x'; it has block_size"),
+        ([*ENGINE, "chat", "--rate", "1", "--set", "num_blocks=0"], "num_blocks must be at least"),
+        ([*ENGINE, "chat", "--rate", "1", "--set", "num_blocks=x"], "'x' can't be num_blocks"),
+        (["http://127.0.0.1:1", "chat", "--set", "seed=1"], "--set is for the bundled engine"),
+        ([*ENGINE, "poisson", "--rate", "1", "--prompt-tokens", "9000"], "above max_model_len"),
+        ([*ENGINE, "chat", "--rate", "1", "--post"], "saw nothing of virtual time"),
+        ([*ENGINE, "chat", "--rate", "1", "--warm-up", "-1"], "warm-up can't be below 0"),
+        ([*ENGINE, "chat", "--rate", "1", "-o", __file__], "is there already"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], said: str, capsys: Any) -> None:
+    assert said in refused(capsys, "replay", *words)
+
+
+def test_a_server_that_isnt_there_is_one_sentence(capsys: Any) -> None:
+    words = ("replay", "http://127.0.0.1:1", "chat", "--rate", "1")
+    assert "no server answers at http://127.0.0.1:1" in refused(capsys, *words, code=1)
+
+
+def test_an_export_that_cant_be_made_is_one_sentence(lab: Any, capsys: Any, tmp_path: Path) -> None:
+    served, _ = lab
+    whose = ("--exporter", here(served), "--engine")
+    there = tmp_path / "there.jsonl"
+    write(there, [])
+    none = ("export", "--trace", tmp_path / "t", *whose, "nobody")
+    assert "no request of 'nobody' arrived then" in refused(capsys, *none, code=1)
+    store = ("export", "--trace", tmp_path / "t", "--store", tmp_path / "none.duckdb")
+    assert "there is no file" in refused(capsys, *store)
+    over = ("export", "--trace", there, *whose, "lab")
+    assert "File exists" in refused(capsys, *over)
