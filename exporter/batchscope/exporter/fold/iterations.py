@@ -28,6 +28,10 @@ from batchscope.schemas import records as r
 from batchscope.schemas.reasons import FinishReason, Phase, words
 
 _PHASES = words(Phase)
+_BY_KIND = np.array(
+    [phase.code for phase in (Phase.EMPTY, Phase.DECODE, Phase.PREFILL, Phase.MIXED)], np.int64
+)
+"""Code of a phase by 2 x (has prefill) + (has decode)."""
 _COPIED = {
     "iteration_id": "iteration_id",
     "completion_index": "k",
@@ -164,7 +168,7 @@ def audit(work: Work, steps: Steps, contexts: Contexts) -> None:
         ),
     )
     told = indices_of(
-        np.all([rows[f"kv_{n}"] != NULL for n in ("total", "used", "evictable")], axis=0)
+        (rows["kv_total"] != NULL) & (rows["kv_used"] != NULL) & (rows["kv_evictable"] != NULL)
     )
     held = rows["kv_used"][told] + rows["kv_evictable"][told]
     judge(
@@ -329,10 +333,8 @@ def _coded(values: Ints) -> Ints:
 
 def phases(rows: Rows) -> Ints:
     """Wire code of each batch's phase."""
-    prefill, decode = rows["prefill"] > 0, rows["decode"] > 0
-    one = np.where(prefill, Phase.PREFILL.code, Phase.DECODE.code)
-    some = np.where(prefill & decode, Phase.MIXED.code, one)
-    return np.where(prefill | decode, some, Phase.EMPTY.code)
+    kind = 2 * (rows["prefill"] > 0) + (rows["decode"] > 0)
+    return _BY_KIND[kind]
 
 
 def count(work: Work) -> None:
@@ -347,7 +349,7 @@ def count(work: Work) -> None:
     if not len(rows):
         return
     phase = phases(rows)
-    for code in np.unique(phase).tolist():
+    for code in indices_of(np.bincount(phase)).tolist():
         label, mine = str(_PHASES[code]), rows.compress(phase == code)
         totals.count("iterations", len(mine), label)
         intervals = mine["interval"][mine["interval"] != NULL]

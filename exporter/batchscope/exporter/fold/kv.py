@@ -6,12 +6,30 @@ goes negative where prefixes are shared.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from batchscope.exporter.fold.contexts import Contexts
 from batchscope.exporter.fold.layout import FAR, NULL, Ints, indices_of, spread
 from batchscope.exporter.fold.steps import Steps
 from batchscope.exporter.fold.work import Work
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What becomes of requests at completions number `where`: from `before` to `after`."""
+
+    where: Ints
+    before: Any
+    after: Any
+
+    def of(self, figure: Callable[[Any], Any]) -> Changes:
+        """The same changes of a figure of each."""
+        return Changes(self.where, figure(self.before), figure(self.after))
 
 
 def held(work: Work, steps: Steps, contexts: Contexts) -> None:
@@ -34,26 +52,21 @@ def held(work: Work, steps: Steps, contexts: Contexts) -> None:
     if work.piece.hidden:  # what is told in between is out of date with the next batch
         start[:] = at_end[:] = before[:] = after[:] = NULL
     old = start[work.births < 0]
-    changes = (
-        (where, before, after),
-        (gone, at_end, np.zeros(len(left), np.int64)),
-        (born, np.zeros(len(newly), np.int64), start[newly]),
+    changes = Changes(
+        np.concatenate([where, gone, born]),
+        np.concatenate([before, at_end, np.zeros(len(newly), np.int64)]),
+        np.concatenate([after, np.zeros(len(left), np.int64), start[newly]]),
     )
-    context = _summed(n, _known(old).sum(), [(w, _known(b), _known(a)) for w, b, a in changes])
-    unknown = _summed(
-        n, (old == NULL).sum(), [(w, 1 * (b == NULL), 1 * (a == NULL)) for w, b, a in changes]
-    )
+    clear = _unknown(n, old, changes) == 0
+    clear &= not work.piece.hidden  # nobody announced isn't nobody there
+    old, changes = _known(old), changes.of(_known)
+    context = _summed(n, old.sum(), changes)
     _grow(context, steps, before)
-    clear = (unknown == 0) & (not work.piece.hidden)  # nobody announced isn't nobody there
     rows = done.rows
     work.flight["context"][rows] = np.where(clear, context, NULL)
     if work.block_tokens:
         size = work.block_tokens
-        waste = _summed(
-            n,
-            _waste(old, size).sum(),
-            [(w, _waste(b, size), _waste(a, size)) for w, b, a in changes],
-        )
+        waste = _summed(n, _waste(old, size).sum(), changes.of(partial(_waste, size=size)))
         _waste_of_blocks(waste, steps, before, size)
         work.flight["waste"][rows] = np.where(clear, waste, NULL)
 
@@ -87,18 +100,28 @@ def _final(work: Work, steps: Steps, contexts: Contexts) -> Ints:
 
 
 def _known(contexts: Ints) -> Ints:
-    return np.where(contexts == NULL, 0, contexts)
+    return np.maximum(contexts, 0)  # NULL is the least number
 
 
 def _waste(contexts: Ints, size: int) -> Ints:
-    return -_known(contexts) % size
+    if size & (size - 1) == 0:  # a quarter of the time of a remainder
+        return -contexts & (size - 1)
+    return -contexts % size
 
 
-def _summed(n: int, base: int, changes: list[tuple[Ints, Ints, Ints]]) -> Ints:
-    """A sum over requests at each of n completions, from its changes (where, before, after)."""
-    where = np.concatenate([w for w, _, _ in changes])
-    change = np.concatenate([a - b for _, b, a in changes])
-    steps = np.bincount(where, change, n + 1)[:n].astype(np.int64)
+def _unknown(n: int, old: Ints, changes: Changes) -> Ints:
+    """How many contexts are unknown at each of n completions."""
+    missing = np.count_nonzero(old == NULL)
+    blind = changes.of(lambda contexts: contexts == NULL)
+    if not missing and not blind.before.any() and not blind.after.any():
+        return np.zeros(n, np.int64)
+    return _summed(n, missing, blind.of(lambda those: those.astype(np.int64)))
+
+
+def _summed(n: int, base: int, changes: Changes) -> Ints:
+    """A sum over requests at each of n completions."""
+    change = changes.after - changes.before
+    steps = np.bincount(changes.where, change, n + 1)[:n].astype(np.int64)
     return int(base) + steps.cumsum()
 
 

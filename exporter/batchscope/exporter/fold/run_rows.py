@@ -53,7 +53,10 @@ def close(
         return
     ended = from_roll(work, actors, ends[actors])
     done.append(ended)
-    texts.extend(_text(int(run["actor"]), int(run["e"]), tails) for run in ended)
+    if tails:
+        texts.extend(_text(int(run["actor"]), int(run["e"]), tails) for run in ended)
+    else:
+        texts.extend([None] * len(ended))
 
 
 def _text(actor: int, e: int, tails: Tails) -> npt.NDArray[np.int64] | None:

@@ -21,6 +21,12 @@ _ENDED_BADLY = {
     FinishReason.SHED: Verdict.SHED,
 }
 _WORDS = words(Verdict)
+_BADLY = np.array([reason.code for reason in _ENDED_BADLY])
+_VERDICTS = {reason.code: verdict.code for reason, verdict in _ENDED_BADLY.items()}
+_MET, _MISSED, _UNDETERMINED, _UNKNOWN = (
+    *(verdict.code for verdict in (Verdict.MET, Verdict.MISSED, Verdict.UNDETERMINED)),
+    FinishReason.UNKNOWN.code,
+)
 
 
 def judge(work: Work, columns: dict[str, Ints]) -> Ints:
@@ -32,11 +38,11 @@ def judge(work: Work, columns: dict[str, Ints]) -> Ints:
     if slo is None:
         return np.full(len(reasons), NULL, np.int64)
     missed, unknown = _terms(work, slo, columns)
-    out = np.full(len(reasons), Verdict.MET.code, np.int64)
-    out[unknown | (reasons == FinishReason.UNKNOWN.code)] = Verdict.UNDETERMINED.code
-    out[missed] = Verdict.MISSED.code
-    for reason, verdict in _ENDED_BADLY.items():
-        out[reasons == reason.code] = verdict.code
+    out = np.full(len(reasons), _MET, np.int64)
+    out[unknown | (reasons == _UNKNOWN)] = _UNDETERMINED
+    out[missed] = _MISSED
+    for reason, verdict in _VERDICTS.items():
+        out[reasons == reason] = verdict
     for code, n in enumerate(np.bincount(out).tolist()):
         work.state.totals.count("slo_requests", n, slo.name, str(_WORDS[code]))
     return out
@@ -46,7 +52,7 @@ def _terms(work: Work, slo: Slo, columns: dict[str, Ints]) -> tuple[Bools, Bools
     """(some term missed, some term unknown) per request."""
     n = len(columns["finish_reason"])
     missed, unknown = np.zeros(n, bool), np.zeros(n, bool)
-    judged = ~among(columns["finish_reason"], [reason.code for reason in _ENDED_BADLY])
+    judged = ~among(columns["finish_reason"], _BADLY)
     for term, target in slo.targets:
         values = columns[f"{term}_ns"]
         late = (values != NULL) & (values > target)
