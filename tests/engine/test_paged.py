@@ -208,6 +208,18 @@ def test_chunks_stand_behind_the_padded_rows() -> None:
     assert [part.rows for part in packed.parts] == [slice(0, 2), slice(2, 5)]
 
 
+def test_single_tokens_of_which_none_is_the_last_give_no_logits() -> None:
+    """A prompt whose chunk is one token long."""
+    runner = TorchRunner(config(num_blocks=8), kernel=listed_attention)
+    seq = Sequence("a", [5] * 9, 4, arrival_ns=0)
+    seq.block_table = [5]
+    chunk = Member(seq, 3, 1, is_prefill=True)
+    assert runner.logits([chunk]).shape == (0, 512)
+    assert runner.run(Batch(0, None, members=[chunk])) == {}
+    last = Member(seq, 8, 1, is_prefill=True)
+    assert len(runner.run(Batch(0, None, members=[last, chunk]))) == 1
+
+
 def test_pages_move_to_another_runner_and_the_request_goes_on_there() -> None:
     here, there = (TorchRunner(config(num_blocks=8)) for _ in range(2))
     seq = Sequence("a", list(range(40)), 4, arrival_ns=0)

@@ -35,7 +35,8 @@ def staged(columns: Iterable[Sequence[int]], device: torch.device) -> list[Tenso
     Pinned memory comes from torch's cache of it, which knows when a copy has ended.
     """
     columns = list(columns)
-    flat = torch.frombuffer(array("i", chain.from_iterable(columns)), dtype=torch.int32)
+    told = array("i", chain.from_iterable(columns))
+    flat = torch.frombuffer(told, dtype=torch.int32) if told else torch.empty(0, dtype=torch.int32)
     if device.type == "cuda":
         flat = flat.pin_memory()
     lengths = [len(column) for column in columns]
