@@ -139,7 +139,7 @@ def test_the_parts_of_a_request_sum_to_the_whole_and_to_no_more_than_its_client_
         assert whole["e2e_ns"] <= client.at_ns[-1] - asked_ns + slack
         second_ns = whole["ttft_ns"] + whole["first_gap_ns"]
         assert whole["ttft_ns"] < second_ns <= client.at_ns[1] - asked_ns + slack
-        assert min(whole[f"{name}_ns"] for name in ("handshake", "wait", "copy")) > 0
+        assert min(whole[f"{name}_ns"] for name in ("offer", "handshake", "wait", "copy")) > 0
 
 
 def test_the_command_tells_both_parts_and_the_whole(world: World) -> None:
@@ -151,7 +151,8 @@ def test_the_command_tells_both_parts_and_the_whole(world: World) -> None:
     assert "its KV came from prefill: " in told
     assert "r3: over two engines, 12 tokens, ended by length" in told
     assert re.search(
-        r"its KV on the way to the decode engine: handshake .*, wait .*, copy .* of ", told
+        r"its KV on the way to the decode engine: offer .*, handshake .*, wait .*, copy .* of ",
+        told,
     )
     (whole,) = as_json("request", "r3", *where)["handovers"]
     assert whole["blocks"] * world.page_bytes == whole["bytes"]
@@ -161,7 +162,7 @@ HANDED: dict[str, Any] = {
     "output_tokens": 12, "finish_reason": "length", "queue_ns": 2_000_000, "prefill_ns": 30_000_000,
     "ttft_ns": 32_000_000, "hop_ns": 5_000_000, "decode_queue_ns": 1_000_000,
     "decode_ns": 110_000_000, "e2e_ns": 148_000_000, "first_gap_ns": 16_000_000,
-    "tbt_p50_ns": 10_000_000, "tbt_p99_ns": 11_000_000, "handshake_ns": 400_000,
+    "tbt_p50_ns": 10_000_000, "tbt_p99_ns": 11_000_000, "offer_ns": 20_000, "handshake_ns": 400_000,
     "wait_ns": 4_000_000, "copy_ns": 600_000, "bytes": 81_920, "failed": False,
     "clock_error_ns": 300_000,
 }  # fmt: skip
@@ -171,7 +172,7 @@ TOLD = """\
 x: over two engines, 12 tokens, ended by length
         2 ms  waited on the prefill engine
        30 ms  prompt computed there, first token
-        5 ms  its KV on the way to the decode engine: handshake 400 us, wait 4 ms, copy 600 us of 80 KiB
+        5 ms  its KV on the way to the decode engine: offer 20 us, handshake 400 us, wait 4 ms, copy 600 us of 80 KiB
         1 ms  waited on the decode engine
       110 ms  decoded there
       148 ms  in all; TTFT 32 ms, first gap 16 ms, then TBT p50 10 ms, p99 11 ms

@@ -35,7 +35,7 @@ def lines(one: Row, *, asked: str) -> list[str]:
 def _hop(one: Row) -> str:
     if one["failed"]:
         return ": it was never taken"
-    told = {"handshake": one["handshake_ns"], "wait": one["wait_ns"], "copy": one["copy_ns"]}
+    told = {name: one[f"{name}_ns"] for name in ("offer", "handshake", "wait", "copy")}
     if all(ns is None for ns in told.values()):
         return ""
     spent = ", ".join(f"{name} {duration(ns)}" for name, ns in told.items())

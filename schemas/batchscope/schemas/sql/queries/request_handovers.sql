@@ -3,8 +3,9 @@
 -- The two parts have one key and rings of their own, so what lies between them is a difference on the wall
 -- clock: queue + prefill + hop + decode_queue + decode = e2e, and hop is exact but for clock_error_ns. That
 -- is the most by which the two rings' clocks can differ when an offer is heard after it was made and an
--- answer after it was given; NULL where not both rings tell of the hop. handshake, wait and copy are the
--- hop as the prefill side measured it, on its own clock. decode_* are NULL of who never got there.
+-- answer after it was given; NULL where not both rings tell of the hop. offer (first token to the offer of
+-- its KV), handshake, wait and copy are as the prefill side measured them, on its own clock, to the instant
+-- at which it heard that the KV is taken. decode_* are NULL of who never got there.
 WITH parts AS (
     SELECT r.*, coalesce(external_key, request_key) AS key, role
     FROM all_requests AS r JOIN engines USING (ring_id)
@@ -30,7 +31,7 @@ SELECT p.key AS request_key, p.ring_id AS prefill_ring_id, p.serial AS prefill_s
        d.arrived_unix_ns + d.e2e_ns - p.arrived_unix_ns AS e2e_ns,
        d.arrived_unix_ns + d.ttft_ns - (p.arrived_unix_ns + p.ttft_ns) AS first_gap_ns,
        d.tbt_p50_ns, d.tbt_p99_ns, d.tbt_max_ns,
-       o.handshake_ns, o.wait_ns, o.hop_ns - o.handshake_ns - o.wait_ns AS copy_ns, o.bytes, o.blocks, o.failed,
+       o.start_unix_ns - (p.arrived_unix_ns + p.ttft_ns) AS offer_ns, o.handshake_ns, o.wait_ns, o.hop_ns - o.handshake_ns - o.wait_ns AS copy_ns, o.bytes, o.blocks, o.failed,
        greatest(abs(i.start_unix_ns - o.start_unix_ns), abs(o.end_unix_ns - i.end_unix_ns)) AS clock_error_ns
 FROM p
 LEFT JOIN d ON d.key = p.key AND d.arrived_unix_ns >= p.arrived_unix_ns AND d.arrived_unix_ns < p.until_unix_ns
