@@ -334,7 +334,7 @@ def _coded(values: Ints) -> Ints:
 def phases(rows: Rows) -> Ints:
     """Wire code of each batch's phase."""
     kind = 2 * (rows["prefill"] > 0) + (rows["decode"] > 0)
-    return _BY_KIND[kind]
+    return np.asarray(_BY_KIND[kind])
 
 
 def count(work: Work) -> None:

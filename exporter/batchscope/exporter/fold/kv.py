@@ -104,14 +104,14 @@ def _known(contexts: Ints) -> Ints:
 
 
 def _waste(contexts: Ints, size: int) -> Ints:
-    if size & (size - 1) == 0:  # a quarter of the time of a remainder
+    if size & (size - 1) == 0:  # a twentieth of the time of a remainder
         return -contexts & (size - 1)
     return -contexts % size
 
 
 def _unknown(n: int, old: Ints, changes: Changes) -> Ints:
     """How many contexts are unknown at each of n completions."""
-    missing = np.count_nonzero(old == NULL)
+    missing = int(np.count_nonzero(old == NULL))
     blind = changes.of(lambda contexts: contexts == NULL)
     if not missing and not blind.before.any() and not blind.after.any():
         return np.zeros(n, np.int64)
