@@ -1,7 +1,8 @@
 """HTTP/1.1 as far as a streaming load generator needs it, on asyncio alone.
 
-A general client costs the client's core 100-130 us a piece of a stream, this one 45: what a load
-generator spends on a piece is added to the next one's latency. No proxies, no redirects.
+A general client (httpx) takes 85-130 us of its core for a piece of a stream, this one 55-60 with
+the piece understood: what is spent on one piece delays the stamp of the next. No proxies, no
+redirects.
 """
 
 from __future__ import annotations

@@ -79,16 +79,24 @@ class Server:
             return await replay.run()
         finally:
             drawing.cancel()
-            with suppress(asyncio.CancelledError):
-                await drawing
+            await asyncio.gather(drawing, return_exceptions=True)
 
 
 async def _draw(played: Played, trace: Trace, word: str, *, quiet: bool) -> None:
+    """Until it is cancelled; the last time then."""
     shown, began = 0, time.monotonic()
-    while not quiet:
-        bar = drawn.progress(word, min(time.monotonic() - began, _s(trace)), _s(trace))
-        shown = drawn.draw([bar, said(played)], sys.stderr, shown)
-        await asyncio.sleep(DRAW_S)
+    with suppress(asyncio.CancelledError):
+        while not quiet:
+            shown = _drawn(played, trace, word, began_s=began, shown=shown)
+            await asyncio.sleep(DRAW_S)
+    if not quiet:
+        _drawn(played, trace, word, began_s=began, shown=shown)
+
+
+def _drawn(played: Played, trace: Trace, word: str, *, began_s: float, shown: int) -> int:
+    elapsed_s = min(time.monotonic() - began_s, _s(trace))
+    bar = drawn.progress(word, elapsed_s, _s(trace))
+    return drawn.draw([bar, said(played)], sys.stderr, shown)
 
 
 def _s(trace: Trace) -> float:

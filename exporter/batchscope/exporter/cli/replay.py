@@ -138,6 +138,8 @@ def _refuse_nonsense(args: argparse.Namespace) -> None:
     for why, applies in refusals.items():
         if applies:
             raise ConfigError(why)
+    if args.output:
+        import batchscope.workload.parquet  # noqa: F401 - not after an hour: it may be missing
     if args.post:
         exporter_client.get(exporter_client.url_of(args), "/healthz")
 
