@@ -139,27 +139,39 @@ def _tpot(rows: Rows) -> Ints:
 
 
 def _identity(state: State, rows: Rows) -> dict[str, list[str | None]]:
-    texts = [state.texts.get(serial, (None, None)) for serial in rows["serial"].tolist()]
+    keys, externals = _hex(rows["key"]), _hex(rows["external"])
+    if state.texts:
+        texts = [state.texts.get(serial, (None, None)) for serial in rows["serial"].tolist()]
+        keys = [text[0] or key for text, key in zip(texts, keys, strict=True)]
+        externals = [text[1] or key for text, key in zip(texts, externals, strict=True)]
     return {
-        "request_key": [t[0] or k for t, k in zip(texts, _hex(rows["key"]), strict=True)],
-        "external_key": [t[1] or k for t, k in zip(texts, _hex(rows["external"]), strict=True)],
+        "request_key": keys,
+        "external_key": externals,
         "trace_id": _traces(rows),
-        "parent_span_id": [None if not n else f"{n & _U64:016x}" for n in rows["parent"].tolist()],
-        **{
-            name: [state.strings.get(n) for n in rows[name].tolist()]
-            for name in ("model", "lora", "tenant")
-        },
+        "parent_span_id": _hex(rows["parent"], none=0),
+        **{name: _labels(state, rows[name]) for name in ("model", "lora", "tenant")},
     }
+
+
+def _labels(state: State, numbers: Ints) -> list[str | None]:
+    """Words of interned labels; mostly there are none."""
+    if not numbers.any():
+        return [None] * len(numbers)
+    return [state.strings.get(n) for n in numbers.tolist()]
 
 
 _U64 = 2**64 - 1
 
 
-def _hex(keys: Ints) -> list[str | None]:
-    return [None if key == NULL else f"{key & _U64:016x}" for key in keys.tolist()]
+def _hex(keys: Ints, *, none: int = NULL) -> list[str | None]:
+    if not (keys != none).any():
+        return [None] * len(keys)
+    return [None if key == none else f"{key & _U64:016x}" for key in keys.tolist()]
 
 
 def _traces(rows: Rows) -> list[str | None]:
+    if not (rows["trace_hi"] | rows["trace_lo"]).any():
+        return [None] * len(rows)
     halves = zip(rows["trace_hi"].tolist(), rows["trace_lo"].tolist(), strict=True)
     return [f"{hi & _U64:016x}{lo & _U64:016x}" if hi or lo else None for hi, lo in halves]
 
