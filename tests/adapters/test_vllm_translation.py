@@ -10,7 +10,7 @@ import pytest
 
 from batchscope.adapters.vllm import about, admission, batches, requests
 from batchscope.adapters.vllm.shape import Shape, is_checked
-from batchscope.adapters.vllm.view import Now, View, view_of
+from batchscope.adapters.vllm.view import RESTS, Now, View, view_of
 from batchscope.schemas.reasons import DeferralReason, codes
 
 WHY = codes(DeferralReason)
@@ -21,6 +21,7 @@ SHAPE: dict[str, Any] = {
     "holding": "kv_holding_waiting",
     "limit": "max_num_active_reqs",
     "counts_streaming": True,
+    "sessions": False,
     "throttles": True,
     "prefill_interval": 1,
     "pauses": True,
@@ -213,13 +214,13 @@ def result(*outs: Any) -> dict[int, Any]:
 
 
 def test_members_that_are_silent_or_emit_several_are_named() -> None:
-    a, b, c = running("a"), running("b"), running("c")
-    seen = view(runs=[a, b, c], waits=[])
+    seen = view(runs=[running("a"), running("b"), running("c")], waits=[])
     of = batch({"a": 1, "b": 1, "c": 8})
     seen.cannot_emit(of, ["c"])
     silent = [(requests.Gone("c"), 0)]
     assert batches.emissions(seen, result(out("a", 1), out("b", 1)), of) == silent
-    assert batches.emissions(seen, result(out("a", 3), out("b", 1)), of) == [(a, 3), (c, 0)]
+    several = [(requests.Gone("a"), 3), *silent]
+    assert batches.emissions(seen, result(out("a", 3), out("b", 1)), of) == several
 
 
 def test_a_member_that_is_gone_is_named_by_its_id() -> None:
@@ -229,11 +230,33 @@ def test_a_member_that_is_gone_is_named_by_its_id() -> None:
 
 
 def test_a_failed_end_beside_a_silent_member_does_not_look_like_an_emission() -> None:
-    a, b = running("a"), running("b")
-    seen = view(runs=[a, b], waits=[])
+    seen = view(runs=[running("a"), running("b")], waits=[])
     seen.errors = 1
     of = batch({"a": 1, "b": 1})
-    assert batches.emissions(seen, result(out("a", 1), out("failed", 0)), of) == [(b, 0)]
+    silent = [(requests.Gone("b"), 0)]
+    assert batches.emissions(seen, result(out("a", 1), out("failed", 0)), of) == silent
+
+
+def test_what_is_in_flight_of_a_session_belongs_to_the_turn_that_ended() -> None:
+    talk = running("talk")
+    seen = view(runs=[talk], waits=[], sessions=True)
+    of, turn = batch({"talk": 1}), seen.turn(talk)
+    assert batches.emissions(seen, result(), of) == [(turn, 0)]
+    assert (turn.request_id, turn.num_prompt_tokens) != (talk.request_id, 0)
+    batches.admitted(seen, batch({"talk": 1}, new=("talk",)))
+    assert batches.emissions(seen, result(), of) == [(requests.Gone("talk"), 0)]
+
+
+def test_a_session_that_rests_does_not_wait_and_its_mark_means_nothing() -> None:
+    rests = req("talk", status=SimpleNamespace(name=RESTS))
+    seen = view(runs=[], waits=[rests], sessions=True)
+    seen.scheduler.num_waiting_for_streaming_input = 1
+    seen.scheduler.deferred_waiting.add(rests)
+    assert not admission.skipped(seen)
+    decided = batches.decision(seen, batch({}), (), at_ns=0, schedule_ns=0)
+    assert (decided.waiting, list(decided.deferred)) == (0, [])
+    rests.status = SimpleNamespace(name="WAITING")
+    assert not admission.skipped(seen), "the mark stays until it is admitted"
 
 
 def test_the_pool_is_without_vllms_own_block() -> None:

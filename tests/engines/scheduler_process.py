@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import vllm
-from tests.engines import kv_scenarios, rank_scenarios, session_scenarios
+from tests.engines import kv_scenarios, rank_scenarios, session_scenarios, state_scenarios
 from tests.engines.vllm_driver import Driver, load, watched
 from tests.engines.vllm_parts import NotHereError, held, request, scheduler
 from vllm.lora.request import LoRARequest
@@ -244,6 +244,7 @@ SCENARIOS = {
     **kv_scenarios.SCENARIOS,
     **rank_scenarios.SCENARIOS,
     **session_scenarios.SCENARIOS,
+    **state_scenarios.SCENARIOS,
     "workload": workload,
     "workload_async": lambda folder: workload(folder, asynchronous=True, in_flight=1),
     "workload_pipeline": lambda folder: workload(folder, in_flight=1),

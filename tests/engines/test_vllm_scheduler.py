@@ -46,7 +46,6 @@ NOT_REACHED = {
     "encoder_transfer": "needs an encoder connector",
     "stale_output_drain": "needs a preemption and a resume within two steps of the pipeline",
     "remote_match_pending": "needs a connector that can't tell yet",
-    "streaming_input": "needs a session of several inputs",
     "full_sequence_gate": "is told as kv_blocks: the pool is short of the whole prompt",
 }
 """Ways to be left out that the model-less scheduler was not brought into."""
@@ -186,3 +185,32 @@ def test_hello_says_what_runs_and_what_can_be_seen_of_it(scenarios: Scenarios) -
     assert hello["block_tokens"] == 16
     assert hello["config"]["scheduler_config"]["max_num_batched_tokens"] == 256
     assert not any(name.startswith("seam:") for name in hello["provides"])
+
+
+def test_who_leaves_has_one_end_whatever_its_state(scenarios: Scenarios) -> None:
+    run = run_of(scenarios, "aborts")
+    seen = run.records()
+    names = {r["serial"]: r["key_text"] for r in seen if r.name == "arrived"}
+    ends = [(names[r["serial"]], str(END[r["reason"]])) for r in seen if r.name == "finished"]
+    assert len(ends) == len(dict(ends)) == run.counted["arrived"]
+    left = run.more["left"]
+    assert left.keys() >= {"WAITING", "BLOCKED", "INSIDE", "DECODE", "PREEMPTED"}
+    assert {dict(ends)[name] for name in left.values()} == {"abort"}
+    counters = run.fold().totals.counters
+    assert {word: counters["requests_finished", (word,)] for word in run.ends} == run.ends
+    assert counters["scheduled_tokens", ("prefill",)] == run.counted["prefill"]
+    violated = {law: n for (metric, law), n in counters.items() if metric == "audit_violations"}
+    assert not sum(violated.values()), violated
+    assert run.more["faults"] == 0
+
+
+def test_an_adapters_name_and_the_priority_are_labels_of_the_arrival(
+    scenarios: Scenarios,
+) -> None:
+    seen = run_of(scenarios, "lora").records()
+    texts = {r["string"]: r["text"] for r in seen if r.name == "string"}
+    found = {r["key_text"]: texts[r["lora"]] for r in seen if r.name == "arrived"}
+    assert found == {"r0": "lora0", "r1": "lora1", "r2": "lora0", "r3": "lora1"}
+    arrived = [r for r in run_of(scenarios, "priority").records() if r.name == "arrived"]
+    if arrived[0]["priority"] is not None:
+        assert [r["priority"] for r in arrived] == [i % 3 for i in range(8)]

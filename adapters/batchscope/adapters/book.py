@@ -78,6 +78,12 @@ class Book:
         request_id = self._id(request)
         return self.serials.get(request_id) or self._left.get(request_id, 0)
 
+    def rename(self, request: Any, other: Any) -> None:
+        """What the request was so far is known by the other's id; its own is free for the next."""
+        serial = self.serials.pop(self._id(request), None)
+        if serial is not None:
+            self.serials[self._id(other)] = serial
+
     def all_serials(self, requests: Iterable[Any]) -> array[int]:
         """Serials in the order of `requests`; who was never seen gets one."""
         ids = self._traits.ids(requests)

@@ -116,6 +116,10 @@ class Recorder:
         own = [NULL64 if ns is None else ns for ns in engine_ns]
         self._edge(partial(self._finished, request, (at_ns, *own), (output_tokens, reason)))
 
+    def renamed(self, request: Any, other: Any) -> None:
+        """An engine's object goes on as another request; what it was is `other` from now on."""
+        self._book.rename(request, other)
+
     def preempted(
         self,
         request: Any,

@@ -20,7 +20,7 @@ from batchscope.adapters import boot
 from batchscope.adapters.base import Adapter, Handle
 from batchscope.adapters.facts import Traits
 from batchscope.adapters.guard import Seam, Times
-from batchscope.adapters.vllm import about, admission, batches, dummies, requests, transfers
+from batchscope.adapters.vllm import about, admission, batches, dummies, requests, transfers, turns
 from batchscope.adapters.vllm.caution import careful, say
 from batchscope.adapters.vllm.shape import Shape, shape_of
 from batchscope.adapters.vllm.view import Now, View, view_of
@@ -169,6 +169,7 @@ def seams(shape: Shape) -> tuple[Seam, ...]:
             before=on_preempt_entry,
         ),
         Seam("scheduler._free_request", _itself, "_free_request", after=on_finish),
+        *((turns.SEAM,) if shape.sessions else ()),
         *(transfers.SEAMS if shape.hops else ()),
         *((dummies.seam(),) if shape.ranks > 1 else ()),
     )
@@ -263,14 +264,20 @@ def on_update(
         padded_tokens=padded,
         graph_mode=mode,
     )
+    if watch.subject.fed:
+        turns.begin_fed(watch, at_ns=times[1])
     if watch.subject.shape.hops:
         transfers.tell(watch, model_runner_output, at_ns=times[0])
 
 
 def on_add(watch: Any, times: Times, _result: None, request: Any) -> None:
-    """add_request(request); further input of a request that is there is not an arrival."""
-    if watch.subject.scheduler.requests.get(request.request_id) is request:
+    """add_request(request); of a session that is there it is the next input, or the end."""
+    view, name = watch.subject, request.request_id
+    known = view.scheduler.requests.get(name)
+    if known is request:
         watch.recorder.arrived(request, at_ns=times[1])
+    elif name in view.resting and known is not None:
+        turns.begin(watch, known, at_ns=times[1])
 
 
 def on_preempt_entry(watch: Any, request: Any, *_: Any, **__: Any) -> None:
@@ -297,6 +304,9 @@ def on_finish(watch: Any, times: Times, _result: Any, request: Any, *_: Any, **_
     view: View = watch.subject
     queued = view.queued_ns.get(request.request_id)
     view.forget(request.request_id)
+    if request.request_id in view.resting:  # its last turn has had its end
+        view.resting.discard(request.request_id)
+        return
     reason = requests.FINISH.get(request.status.name, requests.UNKNOWN_END)
     if reason == requests.ERROR_END:
         view.errors += 1

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from batchscope.adapters.vllm.view import View
+from batchscope.adapters.vllm.view import RESTS, View
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import DeferralReason, Position
 
@@ -35,9 +35,9 @@ BLOCKED_STATUS = {
     "WAITING_FOR_FSM": GRAMMAR,
     "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": GRAMMAR,
     "WAITING_FOR_REMOTE_KVS": TRANSFER,
-    "WAITING_FOR_STREAMING_REQ": POLICY,
+    RESTS: POLICY,
 }
-"""Statuses in which a request can't be admitted; the last waits for its client's next input."""
+"""Statuses in which a request can't be admitted; the last is no request at the moment."""
 _ENDS_UNSEEN = frozenset({GRAMMAR, TRANSFER})
 """Reasons that end with a change of status, while vLLM's mark stays until admission."""
 
@@ -106,7 +106,9 @@ def blocked_by(view: View, request: Any, loras: frozenset[int]) -> int:
 def _follow(view: View, request_id: str, request: Any, edges: list[Edge]) -> None:
     """One marked request: newly so, still so, or marked though its reason has ended."""
     known = view.passed.get(request_id)
-    if known is None:
+    if request.status.name == RESTS:
+        view.passed[request_id] = 0  # and the mark may stay after that
+    elif known is None:
         code = _why(view, request)
         view.passed[request_id] = code
         edges.append((request, code, True))

@@ -57,6 +57,8 @@ def decision(
     waiting = len(scheduler.waiting)
     if other:
         waiting += len(getattr(scheduler, other))
+    if waiting and view.shape.sessions:
+        waiting = max(0, waiting - scheduler.num_waiting_for_streaming_input)
     code, head, deferred = admission.left_out(view, batch, waiting) if waiting else _NOBODY
     total, used, evictable = pool(view)
     return Decision(
@@ -84,6 +86,9 @@ def admitted(view: View, batch: Any) -> list[Any]:
     """New requests and resumed ones; under the second model runner both are listed as new."""
     requests, scheduled = view.scheduler.requests, batch.num_scheduled_tokens
     fresh = [requests[new.req_id] for new in batch.scheduled_new_reqs]
+    if view.past:
+        for request in fresh:
+            view.past.pop(request.request_id, None)
     if not view.away:
         return fresh
     new = {request.request_id for request in fresh}
@@ -216,9 +221,9 @@ def emissions(view: View, result: Any, batch: Any) -> list[tuple[Any, int]]:
     tokens: dict[str, int] = {}
     for one in out:
         tokens[one.request_id] = tokens.get(one.request_id, 0) + len(one.new_token_ids)
-    requests = view.scheduler.requests
+    past = view.past
     silent = [(i, n) for i in scheduled if (n := tokens.get(i, 0)) != 1]
-    return [(requests.get(i) or Gone(i), n) for i, n in silent]
+    return [(past.get(i) or Gone(i), n) for i, n in silent]
 
 
 def launched(model_output: Any) -> tuple[int, int]:

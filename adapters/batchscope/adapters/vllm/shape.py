@@ -48,6 +48,7 @@ class Shape:
     `passed_over` names the queue or set of skipped requests ("" up to 0.16: they are put back in
     front, unmarked), `holding` the queue that goes before `waiting`. `ambiguous` says that a scan
     may also stop for reasons that leave no trace (hybrid models, draft padding, look-ahead).
+    `sessions` says that the input of a request may come in pieces.
     `hops` says that KV may come from or go to other engines beside the batches, `counts_bytes` that
     the connector counts the bytes of loads and of nothing else, `ranks` how many engines step
     together.
@@ -59,6 +60,7 @@ class Shape:
     holding: str
     limit: str
     counts_streaming: bool
+    sessions: bool
     throttles: bool
     prefill_interval: int
     pauses: bool
@@ -95,6 +97,7 @@ def shape_of(scheduler: Any) -> Shape:
         holding=holding,
         limit=_first(scheduler, "max_num_active_reqs", "max_num_running_reqs"),
         counts_streaming=hasattr(scheduler, "prefill_capacity_bound"),
+        sessions=hasattr(scheduler, "_handle_stopped_request"),
         throttles=hasattr(scheduler, "prefill_capacity_bound"),
         prefill_interval=int(getattr(scheduler, "local_prefill_interval", 1)),
         pauses=hasattr(scheduler, "_pause_state"),

@@ -10,8 +10,12 @@ from batchscope.adapters.facts import Progress
 from batchscope.adapters.vllm.requests import prefill_end
 from batchscope.adapters.vllm.shape import Shape
 from batchscope.adapters.vllm.transfers import Transfers
+from batchscope.adapters.vllm.turns import Turn
 
 IN_FLIGHT = 64
+RESTS = "WAITING_FOR_STREAMING_REQ"
+"""Status of a session that has answered its last input."""
+MOST_PAST = 1024
 
 
 @dataclass(slots=True)
@@ -28,7 +32,9 @@ class View:
     `prefilling` maps requests that still compute known tokens to how many those are, `away` holds
     the preempted, `passed` the skipped ones with their reason (0: it has ended), `queued_ns` how
     long requests waited by vLLM's own clock until their first admission, `partial` by
-    id(batch) the members that can't emit; `held_back` says that prefills may be throttled.
+    id(batch) the members that can't emit; `held_back` says that prefills may be throttled. Of
+    sessions `stopped` has status and tokens of the last answer, `resting` who waits for its client,
+    `fed` whose next input is there, `past` the turn that batches in flight mean.
     """
 
     scheduler: Any
@@ -46,6 +52,11 @@ class View:
     preempted: bool = False
     errors: int = 0
     victim: Progress | None = None
+    turns: int = 0
+    stopped: tuple[str, int] = ("", 0)
+    fed: list[Any] = field(default_factory=list)
+    resting: set[str] = field(default_factory=set)
+    past: dict[str, Turn] = field(default_factory=dict)
 
     def look(self) -> None:
         """Begin with requests that were here before us: which are inside their prompt."""
@@ -54,6 +65,8 @@ class View:
             status = request.status.name
             if status == "PREEMPTED":
                 self.away[request.request_id] = None
+            elif status == RESTS:
+                self.resting.add(request.request_id)
             elif status == "RUNNING":
                 done = request.num_computed_tokens - self.now.in_step.get(request.request_id, 0)
                 if done < prefill_end(request):
@@ -65,6 +78,16 @@ class View:
             self.partial[id(batch)] = members
             if len(self.partial) > IN_FLIGHT:
                 del self.partial[next(iter(self.partial))]
+
+    def turn(self, session: Any) -> Turn:
+        """A session has answered: what batches in flight still say of it is of this turn."""
+        self.turns += 1
+        turn = Turn(session, self.turns)
+        self.resting.add(session.request_id)
+        self.past[session.request_id] = turn
+        if len(self.past) > MOST_PAST:
+            del self.past[next(iter(self.past))]
+        return turn
 
     def forget(self, request_id: str) -> None:
         """It has left."""
