@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from bench import gpu
 
 TREE = Path(__file__).parent.parent.parent
@@ -82,6 +83,14 @@ def test_a_part_that_fails_says_how_and_the_run_is_no_success() -> None:
     assert gpu.lines("decode", figures)[0] == "decode: FAILED"
     assert not gpu.right({"passed": False})
     assert gpu.right({"GB_per_s": 1.0})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_the_large_shape_is_not_tried_without_a_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpu.main([str(tmp_path)]) == 2
+    assert "no CUDA device here" in capsys.readouterr().err
 
 
 def test_a_python_with_torch_and_this_tree_is_enough() -> None:
