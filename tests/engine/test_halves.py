@@ -16,6 +16,7 @@ from batchscope.engine.engine import Engine
 from batchscope.engine.hop import Hop
 from batchscope.engine.limits import RequestRejected
 from batchscope.engine.loop import Stopped
+from batchscope.engine.policies import POLICIES
 from batchscope.engine.scheduler import Scheduler
 from batchscope.engine.sequence import FinishReason, Sequence
 
@@ -199,6 +200,66 @@ def test_pages_of_a_client_that_left_are_free_only_when_the_other_side_reads_no_
     assert gone.reason is None
     assert (prefill.totals.hops, prefill.totals.hops_failed) == (1, 1)
     assert decode.totals.arrived == 1
+
+
+def test_an_offer_for_which_there_was_no_room_is_taken_when_the_last_one_has_ended() -> None:
+    prefill, decode = engine(role="prefill"), gated(num_blocks=8)
+    with running(prefill, decode) as pair:
+        clients = [Client(pair.prefill, name, [ord(name)] * 70, 4) for name in "ab"]
+        until(lambda: "b" in prefill.scheduler.kept and decode.totals.iterations == 1)
+        open_gate(decode)
+        assert [len(client.wait()) for client in clients] == [4, 4]
+        until(lambda: at_rest(pair))
+
+
+def test_a_request_that_is_quicker_than_its_submission_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefill, decode = engine(role="prefill"), engine(role="decode")
+    with running(prefill, decode) as pair:
+        hand_in = pair.prefill._hand_in
+
+        def late(*args: Any, **options: Any) -> None:
+            hand_in(*args, **options)
+            until(lambda: prefill.totals.hops == 1)
+
+        monkeypatch.setattr(pair.prefill, "_hand_in", late)
+        assert len(Client(pair.prefill, "a", [8] * 20, 4).wait()) == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_clients_and_pools_do_nothing_is_lost_and_nothing_stays(seed: int) -> None:
+    rng = random.Random(seed)
+    policies = sorted(POLICIES)
+    prefill, decode = (
+        engine(
+            role=role,
+            num_blocks=rng.choice([24, 40, 200]),
+            max_num_seqs=rng.choice([1, 4, 64]),
+            max_model_len=256,
+            policy=rng.choice(policies),
+            unaccepted_ratio=rng.choice([0.1, 0.5]),
+            backlog_ratio=rng.choice([0.1, 1.0]),
+        )
+        for role in ("prefill", "decode")
+    )
+    with running(prefill, decode) as pair:
+        staying = []
+        for number in range(40):
+            prompt = [1] * 16 * rng.randrange(3) + [rng.randrange(299) for _ in range(1 + number)]
+            client = Client(pair.prefill, f"r{number}", prompt, rng.randrange(1, 60))
+            if rng.random() < 0.33:
+                pair.prefill.abort(client.name)
+            else:
+                staying.append(client)
+        for client in staying:
+            client.wait()
+        until(lambda: at_rest(pair))
+    assert {client.reason for client in staying} == {FinishReason.LENGTH}
+    mine, theirs = prefill.totals, decode.totals
+    assert mine.hops == theirs.hops == theirs.arrived
+    assert mine.hop_blocks == theirs.hop_blocks
+    assert prefill.scheduler.kept_blocks == 0
 
 
 def test_a_client_that_leaves_a_decode_frees_its_pages_there() -> None:

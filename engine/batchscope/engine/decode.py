@@ -34,7 +34,6 @@ class DecodeLoop(LinkedLoop):
 
     def __init__(self, engine: Engine, reach: Reach, *, once: bool = False) -> None:
         super().__init__(engine, reach, once=once)
-        engine.intake = self._take_offers
         self._offers: deque[Offer] = deque()
         self._output: list[tuple[str, int | str]] = []
 
@@ -62,8 +61,7 @@ class DecodeLoop(LinkedLoop):
     def _on_offer(self, request_id: str, told: dict[str, Any]) -> None:
         heard_ns = self.engine.clock()
         seq = self._sequence(request_id, told, heard_ns)
-        offer = Offer(seq, told["blocks"], heard_ns)
-        self.engine.post(partial(self._offers.append, offer))
+        self.engine.post(partial(self._consider, Offer(seq, told["blocks"], heard_ns)))
 
     def _sequence(self, request_id: str, told: dict[str, Any], heard_ns: int) -> Sequence:
         trace = told.get("trace_context")
@@ -93,6 +91,10 @@ class DecodeLoop(LinkedLoop):
                 self._tell("declined", request_id)
                 return
         self.engine.scheduler.abort(request_id)
+
+    def _consider(self, offer: Offer) -> None:
+        self._offers.append(offer)
+        self.engine.post(self._take_offers)  # it may be withdrawn by what has come since
 
     def _take_offers(self) -> None:
         """Take from the head as many as there is room for."""
@@ -149,6 +151,8 @@ class DecodeLoop(LinkedLoop):
         if self._output:
             said, self._output = self._output, []
             self._tell("output", said)
+        if self._offers:  # whoever ended by this step has made room
+            self.engine.post(self._take_offers)
 
     def _forget(self) -> None:
         self._offers.clear()

@@ -39,8 +39,7 @@ class Engine:
     """A scheduler, a runner, and an inbox that makes submit(), abort() and post() safe from any
     thread.
 
-    All other methods belong to the thread that steps. `clock` returns nanoseconds. `intake` is
-    called between inbox and decision: it brings in what another engine offers.
+    All other methods belong to the thread that steps. `clock` returns nanoseconds.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class Engine:
         self.clock = clock
         self.scheduler = Scheduler(config, clock)
         self.runner = make_runner(config, clock) if runner is None else runner
-        self.intake: Callable[[], None] | None = None
         self._inbox: deque[Callable[[], object]] = deque()
         self._queued: set[str] = set()
         self._lock = threading.Lock()
@@ -129,8 +127,6 @@ class Engine:
     def step(self) -> list[Sequence]:
         """One iteration; the requests that finished by it. Without work there is no iteration."""
         self._drain()
-        if self.intake is not None:
-            self.intake()
         if not self.scheduler.live:
             return []
         batch = self.scheduler.schedule()

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from batchscope.engine.engine import Engine
+from batchscope.engine.limits import RequestRejected
 from batchscope.engine.sequence import FinishReason
 
 IDLE_WAIT_S = 0.2
@@ -78,8 +79,14 @@ class EngineLoop:
                 raise Stopped("the engine takes no requests: it is ending, or lacks its other half")
             if self.waiting >= self._max_waiting:
                 raise Overloaded(f"{self.waiting} requests are waiting")
-            self._hand_in(request_id, prompt, max_tokens, on_token, **options)
-            self._live[request_id] = on_end
+            if request_id in self._live:
+                raise RequestRejected(f"{request_id}: this id is in use")
+            self._live[request_id] = on_end  # before it can end
+            try:
+                self._hand_in(request_id, prompt, max_tokens, on_token, **options)
+            except RequestRejected:
+                del self._live[request_id]
+                raise
 
     def abort(self, request_id: str) -> None:
         """End a request whose client has gone; `on_end` is not called. Unknown ids are ignored."""

@@ -81,6 +81,8 @@ class PrefillLoop(LinkedLoop):
         if max_tokens <= 1:
             super()._hand_in(request_id, prompt, max_tokens, on_token, **options)
             return
+        if request_id in self._away:
+            raise RequestRejected(f"{request_id}: this id is in use")
         most = len(prompt) + max_tokens
         if most > self._room_tokens:
             why = f"prompt + max_tokens is {most}, the decode engine takes {self._room_tokens}"
