@@ -23,9 +23,14 @@ from batchscope.adapters import mini
 from batchscope.engine.config import EngineConfig
 from batchscope.engine.virtual import Simulation
 from batchscope.exporter.cli import export, main
+from batchscope.exporter.cli.played import report
+from batchscope.exporter.cli.tabled import lines
 from batchscope.exporter.errors import ConfigError
+from batchscope.workload.judged import Terms
+from batchscope.workload.outcome import Outcome, Status
 from batchscope.workload.read import read_trace
-from batchscope.workload.trace import Trace
+from batchscope.workload.replay import Played
+from batchscope.workload.trace import Arrival, Trace
 from batchscope.workload.traffic import Wish, traffic
 from batchscope.workload.written import write
 
@@ -245,6 +250,13 @@ def test_a_run_without_one_answer_fails_and_says_why(lab: Any, capsys: Any) -> N
     assert re.search(r"^refused: .*above max_model_len 8192", out, re.MULTILINE)
     assert "attainment 0.0000 (3 failed)" in out
     assert re.search(r"^ttft +- +-", out, re.MULTILINE)
+
+
+def test_a_server_that_tells_neither_ids_nor_text_leaves_the_instants_unknown() -> None:
+    silent = Outcome(Arrival(0, 0, 3, 2), "r-0", 0, status=Status.OK, ended_ns=9, output_tokens=2)
+    told = report(Played(0, outcomes=[silent]), "here", traffic(Wish("chat", 1.0)), Terms())
+    assert (told["ttft_ns"], told["tbt_ns"]) == (None, None)
+    assert "the server told neither ids nor text: when its tokens came is unknown" in lines(told)
 
 
 ENGINE = ("--engine", "cost")

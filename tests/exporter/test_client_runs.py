@@ -1,14 +1,17 @@
 """Client runs: what a load generator hands in, beside what the engine's side recorded."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support.served import RING, Served, until
 
-from batchscope.exporter import client_runs, retention
+from batchscope.exporter import client_runs, facts, retention
 from batchscope.exporter.errors import StoreError
 from batchscope.exporter.pipeline import MOST_POSTED
+from batchscope.exporter.store import Commit, Store
 
 S = 10**9
 RUN = {
@@ -114,3 +117,34 @@ def test_rows_that_the_store_cant_take_yet_are_bounded(served: Any) -> None:
 
 def test_a_clients_word_about_time_moves_no_retention(served: Any) -> None:
     assert not set(retention.POSTED) & {*retention.SUMMARY, *retention.DETAIL}
+
+
+def test_only_whole_requests_of_one_engine_are_compared(tmp_path: Path) -> None:
+    """A half of a split request counts its own part of the time alone."""
+    halves = [(77, "both", "r-0"), (78, "prefill", "r-1"), (79, "decode", "r-1")]
+    asked = [client_runs.ClientRequest(**request(n, f"r-{n}")) for n in range(3)]
+    new = client_runs.NewClientRequests(run="r", requests=asked)
+    seen = facts.table("client_requests", client_runs.request_rows(new, salt=None))
+    engines = facts.table("engines", [engine_row(ring, role) for ring, role, _ in halves])
+    requests = pa.concat_tables([request_row(ring, key) for ring, _, key in halves])
+    store = Store.open(tmp_path / "s.duckdb")
+    rows = {"engines": engines, "requests": requests, "client_requests": seen}
+    store.commit(Commit(appended=rows))
+    joined = store.query("client_requests", {"run": "r"}).to_pydict()
+    latency = store.query("client_latency", {"run": "r"}).to_pydict()
+    store.close()
+    assert (joined["ordinal"], joined["ring_id"]) == ([0, 1, 1, 2], [77, 78, 79, None])
+    assert (latency["measure"], latency["requests"]) == (["ttft"], [1])
+    assert (latency["client_p50_ns"], latency["engine_p99_ns"]) == ([7], [5])
+
+
+def engine_row(ring: int, role: str) -> dict[str, Any]:
+    hello = {"ring_uuid": f"{ring:032x}", "engine": f"e{ring}", "kind": "mini", "role": role}
+    return facts.engine(hello, ring, state="live", ended_unix_ns=None)
+
+
+def request_row(ring: int, key: str) -> Any:
+    tokens = ("prefill_tokens", "decode_tokens", "output_tokens", "cached_on_resume_tokens")
+    counts = ("recomputed_tokens", "steps", "preemptions", "lost_tokens", "deferrals")
+    row = {"ring_id": ring, "serial": 1, "request_key": key, "unix_ns": 5, "ttft_ns": 5}
+    return pa.Table.from_pylist([row | {"broken": False} | dict.fromkeys((*tokens, *counts), 0)])

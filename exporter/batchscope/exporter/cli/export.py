@@ -63,8 +63,9 @@ def _asked(args: argparse.Namespace) -> AbstractContextManager[str]:
 
 
 def only_engine(url: str) -> str:
-    """The only engine that was ever seen. ConfigError when there are several."""
-    seen = {str(one["engine"]) for one in exporter_client.get(url, "/api/v1/engines")["engines"]}
+    """The only engine that was ever seen, front ends aside. ConfigError when there are several."""
+    rings = exporter_client.get(url, "/api/v1/engines")["engines"]
+    seen = {str(ring["engine"]) for ring in rings if ring["role"] != "frontend"}
     if not seen:
         raise BatchscopeError("no engine was ever recorded here")
     if len(seen) > 1:

@@ -59,6 +59,8 @@ def _table(told: Mapping[str, Any]) -> Iterator[str]:
 
 def _notes(told: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{status}: {why}" for status, why in told["reasons"].items())
+    if told["statuses"].get("ok") and told["ttft_ns"] is None:
+        yield "the server told neither ids nor text: when its tokens came is unknown"
     late = told["lateness_ns"]
     if late and late["p99"] > LATE_NS:
         by = spoken.duration(late["p99"])

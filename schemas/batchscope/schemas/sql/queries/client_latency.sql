@@ -2,7 +2,8 @@
 -- param: run VARCHAR
 -- Without the warm-up, and only requests that both sides have a figure of. quantile_disc. The
 -- client's TTFT and E2E begin at the instant of sending that the trace wanted, the engine's where
--- the request entered it: the difference is network, server front end and the client's lateness.
+-- the request entered it: the difference is network, server front end and the client's lateness. A
+-- request that was split over a prefill and a decode engine has no figure of one engine: left out.
 WITH named AS (
     SELECT ordinal, unnest(keys) AS key FROM client_requests WHERE run = $run AND NOT warm_up
 ), recorded AS (
@@ -15,6 +16,7 @@ WITH named AS (
     FROM pairs p
     JOIN client_requests c ON c.run = $run AND c.ordinal = p.ordinal
     JOIN all_requests r ON r.ring_id = p.ring_id AND r.serial = p.serial
+    JOIN engines e ON e.ring_id = r.ring_id AND e.role = 'both'
 ), samples AS (
     SELECT unnest(['ttft', 'tpot', 'tbt_p99', 'e2e']) AS measure,
            unnest([ttft_ns, tpot_ns, tbt_p99_ns, e2e_ns]) AS client_ns,
