@@ -112,6 +112,10 @@ class Engine:
     def post(self, action: Callable[[], object]) -> None:
         """Have the thread that steps call `action` at the start of its next step. Any thread."""
         self._inbox.append(action)
+        self.wake()
+
+    def wake(self) -> None:
+        """End a wait_for_work() now. Any thread."""
         self._mail.set()
 
     def has_work(self) -> bool:

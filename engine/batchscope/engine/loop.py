@@ -58,6 +58,7 @@ class EngineLoop:
     def stop(self, timeout_s: float = 10.0) -> None:
         """Take no more, end every request as aborted, wait for the thread. Safe to repeat."""
         self._stop.set()
+        self.engine.wake()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
