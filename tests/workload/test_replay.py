@@ -236,6 +236,7 @@ def test_the_real_server_gives_exactly_the_lengths_of_the_trace() -> None:
     assert [len(one.token_ns) for one in seen.outcomes] == offered.output_tokens.tolist()
     assert [one.finish_reason for one in seen.outcomes] == ["length"] * 4
     assert [one.answer_id for one in seen.outcomes] == [f"cmpl-run-{n}" for n in range(4)]
+    assert [one.echoed_id for one in seen.outcomes] == [f"run-{n}" for n in range(4)]
     assert totals["requests"]["finished"] == 4
     assert totals["tokens"]["output"] == offered.output_tokens.sum()
     for one in seen.outcomes:

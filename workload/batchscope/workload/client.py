@@ -42,6 +42,7 @@ async def _converse(wire: Wire, order: Order, outcome: Outcome) -> None:
     post = wire.exchange("POST", order.path, body=order.body, headers=order.headers)
     async with post as reply:
         outcome.http_status = reply.status
+        outcome.echoed_id = reply.headers.get("x-request-id")
         if reply.status == 200:
             await _follow(reply, outcome)
         else:

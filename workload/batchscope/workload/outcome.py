@@ -48,8 +48,9 @@ class Outcome:
     `scheduled_ns` is when the trace says that it comes: every latency counts from there, so that a
     client which is late itself can't hide the wait. `token_ns` has an instant per token where the
     server tells ids, else one per piece of the stream that carried text; tokens of one piece share
-    theirs. `cut`: we hung up, not its client. `prompt_tokens` and `output_tokens` are the server's
-    own count (usage).
+    theirs. `prompt_tokens` and `output_tokens` are the server's own count (usage). `echoed_id` is
+    the X-Request-Id of the answer, `answer_id` the id in its body. `cut`: we hung up, not its
+    client.
     """
 
     arrival: Arrival
@@ -60,6 +61,7 @@ class Outcome:
     status: Status = Status.UNSENT
     http_status: int | None = None
     why: str = ""
+    echoed_id: str | None = None
     answer_id: str | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None

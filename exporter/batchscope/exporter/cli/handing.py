@@ -95,4 +95,6 @@ _SAME = (
 
 def _names(one: Outcome) -> list[str]:
     """Other ids under which an engine may have recorded it: older vLLM adds the prompt's index."""
-    return [one.answer_id, f"{one.answer_id}-0"] if one.answer_id else []
+    answer = one.answer_id
+    names = [one.echoed_id, *([answer, f"{answer}-0"] if answer else [])]
+    return [name[:256] for name in names if name]
