@@ -23,7 +23,7 @@ from batchscope.engine.policies import POLICIES
 from batchscope.engine.sequence import Sequence
 
 PREEMPTING = {"chunked", "paged"}
-ROOMY, TIGHT = 400, 24
+ROOMY, TIGHT = 400, 16
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,7 +40,7 @@ def engine_of(**changes: Any) -> Engine:
     return Engine(EngineConfig(**(base | changes)))
 
 
-def serve(engine: Engine, count: int = 24) -> bytes:
+def serve(engine: Engine, count: int = 16) -> bytes:
     """All tokens, request after request; half of the prompts share 40 tokens."""
     draw = random.Random(3)
     shared = [draw.randrange(512) for _ in range(40)]

@@ -47,7 +47,7 @@ def in_place(settings: EngineConfig) -> Engine:
     return Engine(settings, runner=TorchRunner(settings, kernel=listed_attention))
 
 
-def serve(engine: Engine, count: int = 20) -> tuple[list[list[int]], list[Batch]]:
+def serve(engine: Engine, count: int = 14) -> tuple[list[list[int]], list[Batch]]:
     """Tokens of requests of 1 to 100, half of them behind a common prefix, and the batches."""
     draw, batches, schedule = random.Random(7), [], engine.scheduler.schedule
 
@@ -79,7 +79,6 @@ def member(blocks: list[int], start: int, last: int = 9) -> Member:
     "changes",
     [
         {},
-        {"num_blocks": 24},
         {"num_blocks": 24, "max_num_seqs": 11},
         {"max_num_batched_tokens": 7, "num_blocks": 12, "max_num_seqs": 6},
         {"block_size": 1, "num_blocks": 300},
