@@ -170,6 +170,18 @@ def test_a_decision_stands_alone_even_when_its_own_introductions_fill_the_segmen
     assert switches > 30
 
 
+def test_a_decision_names_everybody_when_a_completion_has_opened_the_segment(tape: Tape) -> None:
+    for n in range(60):
+        batch = object()
+        tape.recorder.scheduled(batch, decision(["a", "b"]))
+        tape.recorder.completed(batch, at_ns=n, emitted=[("a", 0)] * 900)
+    seen = tape.seen("segment", "scheduled", "completed")
+    opened = [i for i, record in enumerate(seen) if record.name == "segment"]
+    assert "completed" in {seen[i + 1].name for i in opened}
+    firsts = [next(s for s in seen[i:] if s.name == "scheduled") for i in opened]
+    assert [first["decode"] for first in firsts] == [[1, 2]] * len(opened)
+
+
 def test_live_before_a_preemption_tells_what_was_there_before_it(tape: Tape) -> None:
     before = Progress(77, 3, None, 1, 2)
     tape.recorder.preempted("a", at_ns=1, before=before, reason=3)

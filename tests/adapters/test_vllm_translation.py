@@ -334,3 +334,39 @@ def test_hello_has_plain_settings_only() -> None:
     assert about.config(config)["cache_config"] == {"block_size": 16, "sizes": [1, 2]}
     assert about.rank(config) == 3
     assert about.role(config) == "prefill"
+
+
+def decoding(name: str) -> Any:
+    return running(name, num_computed_tokens=21, num_tokens=21)
+
+
+def test_the_usual_decision_is_what_a_look_at_everything_finds() -> None:
+    seen = view(runs=[decoding("a"), decoding("b")], waits=[])
+    of = batch({"a": 1, "b": 1})
+    looked_at = batches.decision(seen, of, (), at_ns=30, schedule_ns=15)
+    assert batches.usual(seen, of, (10, 30, 5)) == looked_at
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda seen, of: of.num_scheduled_tokens.update(c=1),
+        lambda seen, of: of.__dict__.update(total_num_scheduled_tokens=3),
+        lambda seen, of: of.scheduled_new_reqs.append(SimpleNamespace(req_id="b")),
+        lambda seen, of: seen.prefilling.update(a=20),
+        lambda seen, of: seen.away.update(z=None),
+        lambda seen, of: seen.passed.update(z=1),
+        lambda seen, of: seen.scheduler.waiting.append(req("w")),
+        lambda seen, of: seen.scheduler.kv_holding_waiting.append(req("w")),
+        lambda seen, of: seen.scheduler.running.pop(),
+    ],
+)
+def test_any_other_decision_is_looked_at(change: Any) -> None:
+    seen, of = view(runs=[decoding("a"), decoding("b")], waits=[]), batch({"a": 1, "b": 1})
+    assert batches.usual(seen, of, (10, 30, 5)) is not None
+    change(seen, of)
+    assert batches.usual(seen, of, (10, 30, 5)) is None
+
+
+def test_where_nobody_is_scheduled_that_is_not_the_usual_decision() -> None:
+    assert batches.usual(view(runs=[], waits=[]), batch({}), (10, 30, 5)) is None

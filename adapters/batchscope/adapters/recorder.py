@@ -59,8 +59,10 @@ _SLACK = EDGE_BYTES * 8
 _PREFILL_ROW = Struct("<3I")
 _PAIR_ROW = Struct("<2I")
 _DEFERRED_ROW = Struct("<IHH")
-_PACK_SCHEDULED = SCHEDULED.struct.pack
-_PACK_COMPLETED = COMPLETED.struct.pack
+_NUMBERED_SCHEDULED = Struct(f"<Q{SCHEDULED.struct.format[1:]}").pack
+_NUMBERED_COMPLETED = Struct(f"<Q{COMPLETED.struct.format[1:]}").pack
+"""With the ring's seq in front, as `publish` takes them."""
+_COMPLETED_BYTES = framed(COMPLETED.struct.size)
 _FRAMED_BYTES = framed(SCHEDULED.struct.size) + 8
 _RECOMPUTE = codes(PreemptMode)[PreemptMode.RECOMPUTE]
 _NOTICE = codes(NoticeKind)
@@ -242,7 +244,8 @@ class Recorder:
         else:
             flags, tail = self._tail(decision)
         iteration = writer.iteration_id
-        body = _PACK_SCHEDULED(
+        body = _NUMBERED_SCHEDULED(
+            writer.seq,
             SCHEDULED.kind,
             flags | DUMMY if dummy else flags,
             iteration,
@@ -265,7 +268,7 @@ class Recorder:
             len(deferred),
             stop,
         )
-        writer.append(body + tail if tail else body)
+        writer.publish(body + tail if tail else body)
         writer.iteration_id = iteration + 1
         self._newest = self._in_flight[id(batch)] = iteration
         if len(self._in_flight) > IN_FLIGHT:
@@ -290,11 +293,12 @@ class Recorder:
         """
         iteration = self._in_flight.pop(id(batch), None)
         if iteration is not None:
-            n, kind = len(emitted), COMPLETED.kind
-            body = _PACK_COMPLETED(
-                kind, 0, iteration, at_ns, forward_ns, padded_tokens, n, graph_mode
-            )
-            self._writer.append(body + self._pairs(emitted) if n else body)
+            writer, n, kind = self._writer, len(emitted), COMPLETED.kind
+            facts = (kind, 0, iteration, at_ns, forward_ns, padded_tokens, n, graph_mode)
+            if n or writer.left < _COMPLETED_BYTES:
+                writer.append(COMPLETED.struct.pack(*facts) + self._pairs(emitted))
+            else:
+                writer.publish(_NUMBERED_COMPLETED(writer.seq, *facts))
             self.completed_ns = at_ns
             if iteration > self._settled:
                 self._settled = iteration

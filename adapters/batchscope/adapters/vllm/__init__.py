@@ -18,13 +18,14 @@ from typing import Any
 
 from batchscope.adapters import boot
 from batchscope.adapters.base import Adapter, Handle
-from batchscope.adapters.facts import Traits
+from batchscope.adapters.facts import Decision, Traits
 from batchscope.adapters.guard import Seam, Times
 from batchscope.adapters.vllm import about, admission, batches, dummies, requests, transfers, turns
 from batchscope.adapters.vllm.caution import careful, say
 from batchscope.adapters.vllm.shape import Shape, shape_of
-from batchscope.adapters.vllm.view import Now, View, view_of
+from batchscope.adapters.vllm.view import NO_STEP, Now, View, view_of
 from batchscope.schemas.reasons import Provides
+from batchscope.schemas.records import NULL32
 
 EXACT, ESTIMATED, ABSENT = Provides.EXACT, Provides.ESTIMATED, Provides.ABSENT
 PROVIDES: Mapping[str, Provides] = {
@@ -150,7 +151,6 @@ def seams(shape: Shape) -> tuple[Seam, ...]:
             _itself,
             "schedule",
             after=on_schedule,
-            before=on_schedule_entry,
             opens=True,
         ),
         Seam(
@@ -207,33 +207,42 @@ def _counts_graphs(scheduler: Any) -> bool:
     return bool(getattr(observed, "cudagraph_metrics", False))
 
 
-def on_schedule_entry(watch: Any, throttle_prefills: bool = False, *_: Any, **__: Any) -> None:  # noqa: FBT001, FBT002
-    """Preemptions from here on belong to this decision."""
+def on_schedule(
+    watch: Any,
+    times: Times,
+    batch: Any,
+    throttle_prefills: bool = False,  # noqa: FBT001, FBT002
+    *_: Any,
+    **__: Any,
+) -> None:
+    """schedule(throttle_prefills) -> SchedulerOutput."""
     view: View = watch.subject
-    view.scheduling, view.preempted = True, False
-    view.held_back = view.shape.throttles and (throttle_prefills or view.shape.prefill_interval > 1)
-
-
-def on_schedule(watch: Any, times: Times, batch: Any, *_: Any, **__: Any) -> None:
-    """schedule() -> SchedulerOutput."""
-    entered, left, ours = times
-    view: View = watch.subject
-    view.scheduling = False
-    view.now.in_step = batch.num_scheduled_tokens
-    if view.shape.hops:
+    shape, now = view.shape, view.now
+    view.held_back = shape.throttles and (throttle_prefills or shape.prefill_interval > 1)
+    view.preempted, view.preempting = view.preempting, False
+    if shape.hops:
         view.transfers.begin()
+    now.in_step = batch.num_scheduled_tokens
     try:
-        joined = batches.admitted(view, batch) if batch.scheduled_new_reqs or view.away else ()
-        batches.note_queued(view, joined)
-        if view.away:
-            _tell_resumed(watch, batch, joined, at_ns=left)
-        _tell_skipped(watch, at_ns=left)
-        decided = batches.decision(
-            view, batch, joined, at_ns=left, schedule_ns=left - entered - ours
-        )
-        watch.recorder.scheduled(batch, decided)
+        usual = batches.usual(view, batch, times)
+        if usual is None:
+            watch.recorder.scheduled(batch, _looked_at(watch, times, batch))
+        else:
+            watch.recorder.decided(batch, usual)
     finally:
-        view.now.in_step = {}
+        now.in_step = NO_STEP
+
+
+def _looked_at(watch: Any, times: Times, batch: Any) -> Decision:
+    """A decision of which more is to be told: who joined, came back, was passed over."""
+    view: View = watch.subject
+    entered, left, ours = times
+    joined = batches.admitted(view, batch) if batch.scheduled_new_reqs or view.away else ()
+    batches.note_queued(view, joined)
+    if view.away:
+        _tell_resumed(watch, batch, joined, at_ns=left)
+    _tell_skipped(watch, at_ns=left)
+    return batches.decision(view, batch, joined, at_ns=left, schedule_ns=left - entered - ours)
 
 
 def _tell_resumed(watch: Any, batch: Any, joined: Sequence[Any], *, at_ns: int) -> None:
@@ -256,7 +265,8 @@ def on_update(
     """update_from_output(scheduler_output, model_runner_output) -> outputs by client."""
     emitted = batches.emissions(watch.subject, result, scheduler_output)
     watch.subject.errors = 0
-    padded, mode = batches.launched(model_runner_output)
+    stats = getattr(model_runner_output, "cudagraph_stats", None)
+    padded, mode = (NULL32, 0) if stats is None else batches.launched(stats)
     watch.recorder.completed(
         scheduler_output,
         at_ns=times[0],
@@ -292,10 +302,10 @@ def on_preempt(watch: Any, times: Times, _result: None, request: Any, *_: Any, *
     view: View = watch.subject
     if view.victim is None:
         return
-    view.preempted = True
+    view.preempting = watch.deciding
     view.prefilling.pop(request.request_id, None)
     view.away[request.request_id] = None
-    reason = admission.BLOCKS if view.scheduling else admission.POLICY
+    reason = admission.BLOCKS if watch.deciding else admission.POLICY
     watch.recorder.preempted(request, at_ns=times[1], before=view.victim, reason=reason)
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from batchscope.adapters.facts import Decision
+from batchscope.adapters.guard import Times
 from batchscope.adapters.vllm import admission
 from batchscope.adapters.vllm.requests import Gone, queue_ns
 from batchscope.adapters.vllm.view import View
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import GraphMode
-from batchscope.schemas.records import NULL32
 
 Prefill = tuple[Any, int, int]
 
@@ -27,6 +27,7 @@ GRAPH_MODE = {
 }
 
 
+_tuple = tuple.__new__
 _NOBODY: tuple[int, Any, Sequence[admission.Row]] = (0, None, ())
 
 
@@ -38,6 +39,33 @@ class Split(NamedTuple):
     prefill_tokens: int
     drafts: Sequence[tuple[Any, int]]
     draft_tokens: int
+
+
+def usual(view: View, batch: Any, times: Times) -> Decision | None:
+    """The decision that all who run decode one token and nobody waits; None for another.
+
+    It is what a busy engine decides most of the time, and nobody's request is looked at.
+    """
+    scheduler, running, length = view.scheduler, view.scheduler.running, view.length
+    tokens, other = batch.total_num_scheduled_tokens, view.shape.holding
+    if (
+        not tokens
+        or tokens != len(running)
+        or tokens != len(batch.num_scheduled_tokens)
+        or batch.scheduled_new_reqs
+        or view.prefilling
+        or view.away
+        or view.passed
+        or length(scheduler.waiting)
+        or (other and length(getattr(scheduler, other)))
+    ):
+        return None
+    entered, left, ours = times
+    total, used, evictable = pool(view)
+    spent, budget = left - entered - ours, scheduler.max_num_scheduled_tokens
+    # as a tuple: a NamedTuple's own __new__ is a call in Python
+    facts = (left, spent, 0, tokens, tokens, 0, running, (), (), (), budget, 0, None, 0)
+    return _tuple(Decision, (*facts, total, used, evictable, 0))
 
 
 def decision(
@@ -198,26 +226,24 @@ def pool(view: View) -> tuple[int, int, int]:
     return total, used, max(0, min(free, cached))
 
 
-def outputs(view: View, result: Any) -> list[Any]:
-    """All EngineCoreOutput of an update, of every client."""
-    if view.shape.one_output:
-        return result.outputs  # type: ignore[no-any-return]
-    groups = [group.outputs for group in result.values()]
-    return groups[0] if len(groups) == 1 else [out for group in groups for out in group]
-
-
-def emissions(view: View, result: Any, batch: Any) -> list[tuple[Any, int]]:
+def emissions(view: View, result: Any, batch: Any) -> Sequence[tuple[Any, int]]:
     """(member, tokens) of each that did not emit exactly one token.
 
     A chunk that ends inside its prompt never emits. With as many silent members as such chunks
     those are they; only otherwise all are compared.
     """
-    scheduled = batch.num_scheduled_tokens
-    partial = view.partial.pop(id(batch), [])
-    out = outputs(view, result)
-    plain = view.shape.plain and not view.errors and not batch.scheduled_spec_decode_tokens
+    scheduled, shape = batch.num_scheduled_tokens, view.shape
+    if shape.one_output:
+        out = result.outputs
+    elif len(result) == 1:  # the outputs of the only client, without a call
+        (group,) = result.values()
+        out = group.outputs
+    else:
+        out = [out for group in result.values() for out in group.outputs]
+    partial = view.partial.pop(id(batch), ()) if view.partial else ()
+    plain = shape.plain and not view.errors and not batch.scheduled_spec_decode_tokens
     if plain and len(out) + len(partial) == len(scheduled):
-        return [(Gone(request_id), 0) for request_id in partial]
+        return [(Gone(request_id), 0) for request_id in partial] if partial else ()
     tokens: dict[str, int] = {}
     for one in out:
         tokens[one.request_id] = tokens.get(one.request_id, 0) + len(one.new_token_ids)
@@ -226,10 +252,7 @@ def emissions(view: View, result: Any, batch: Any) -> list[tuple[Any, int]]:
     return [(past.get(i) or Gone(i), n) for i, n in silent]
 
 
-def launched(model_output: Any) -> tuple[int, int]:
-    """(padded tokens, graph mode) where vLLM was told to count them."""
-    stats = getattr(model_output, "cudagraph_stats", None)
-    if stats is None:
-        return NULL32, 0
+def launched(stats: Any) -> tuple[int, int]:
+    """(padded tokens, graph mode) by its CUDAGraphStat, which vLLM makes where told to."""
     mode = str(stats.runtime_mode).rpartition(".")[2]
     return stats.num_padded_tokens, GRAPH_MODE.get(mode, 0)

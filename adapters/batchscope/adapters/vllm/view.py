@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from batchscope.adapters.facts import Progress
@@ -17,12 +19,14 @@ RESTS = "WAITING_FOR_STREAMING_REQ"
 """Status of a session that has answered its last input."""
 MOST_PAST = 1024
 
+NO_STEP: Mapping[str, int] = MappingProxyType({})
+
 
 @dataclass(slots=True)
 class Now:
     """Tokens by request of the decision that is being recorded; empty in between."""
 
-    in_step: Mapping[str, int] = field(default_factory=dict)
+    in_step: Mapping[str, int] = field(default_factory=lambda: NO_STEP)
 
 
 @dataclass(slots=True)
@@ -32,7 +36,8 @@ class View:
     `prefilling` maps requests that still compute known tokens to how many those are, `away` holds
     the preempted, `passed` the skipped ones with their reason (0: it has ended), `queued_ns` how
     long requests waited by vLLM's own clock until their first admission, `partial` by
-    id(batch) the members that can't emit; `held_back` says that prefills may be throttled. Of
+    id(batch) the members that can't emit; `held_back` says that prefills may be throttled,
+    `preempted` that the last decision preempted somebody, `length` counts a queue. Of
     sessions `stopped` has status and tokens of the last answer, `resting` who waits for its client,
     `fed` whose next input is there, `past` the turn that batches in flight mean.
     """
@@ -47,8 +52,9 @@ class View:
     passed: dict[str, int] = field(default_factory=dict)
     queued_ns: dict[str, int] = field(default_factory=dict)
     partial: dict[int, list[str]] = field(default_factory=dict)
-    scheduling: bool = False
+    length: Callable[[Any], int] = len
     held_back: bool = False
+    preempting: bool = False
     preempted: bool = False
     errors: int = 0
     victim: Progress | None = None
@@ -100,5 +106,7 @@ class View:
 def view_of(scheduler: Any, shape: Shape, now: Now) -> View:
     """A view that has looked at who is there."""
     view = View(scheduler, shape, now, scheduler.kv_cache_manager.block_pool, Transfers(shape))
+    if isinstance(scheduler.waiting, deque):
+        view.length = deque.__len__  # vLLM overrides it in Python: three times as long
     view.look()
     return view
