@@ -21,7 +21,7 @@ from typing import Any
 from tests.engines.tiny_model import CONFIG
 from tests.engines.versions import PYTHON
 
-READY_S = 300
+READY_S = 480
 BUDGET = 256
 FLAGS = [
     *("--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "float32"),
