@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 MOST_POSTED = 100_000
 """Rows of a table that may wait for a commit."""
 REST_SHARE = 7
-"""A pause is this many rounds long: a fold has a fixed cost (6 ms), so fewer and larger ones are
-cheaper. 8 rings of 256 members: rounds of 65 ms, an eighth of a core."""
+"""A pause is this many rounds long: a fold has a fixed cost (3 ms), so fewer and larger ones are
+cheaper. 8 rings of 256 members: rounds of 50 ms, a tenth of a core."""
 TICK_S = 0.05
 """How soon after a slow commit the next one is handed over."""
 
