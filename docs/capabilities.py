@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from batchscope.adapters import mini, vllm
+from batchscope.adapters.vllm import frontend
 from batchscope.adapters.vllm.shape import CHECKED, Shape
 from batchscope.schemas.knobs import KNOBS
 from batchscope.schemas.reasons import GLOBAL_REASONS, MEANINGS, Provides
@@ -58,7 +59,7 @@ WORDS = {
     "transfer.bytes": "of a KV transfer: bytes moved, where it was the only one on its way",
     "transfer.blocks": "of a KV transfer: blocks filled, where told",
     "blocked.at_ns": "who is passed over, since when and why",
-    "delivered.at_ns": "when tokens were handed to the client",
+    "delivered.at_ns": "when tokens were handed to the client's stream",
 }
 """Fields whose documentation says little beside the record's."""
 _BLOCK = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -130,7 +131,8 @@ def _provided(**less: Any) -> dict[str, Provides]:
     observed = SimpleNamespace(cudagraph_metrics=less.get("cudagraph_metrics", True))
     config = SimpleNamespace(observability_config=observed)
     scheduler = SimpleNamespace(vllm_config=config, log_stats=less.get("log_stats", True))
-    return dict(vllm.provides(shape, scheduler))
+    seen_in_front = {k: v for k, v in frontend.PROVIDES.items() if k.startswith("delivered.")}
+    return {**vllm.provides(shape, scheduler), **seen_in_front}
 
 
 def _documented() -> dict[str, str]:

@@ -22,7 +22,11 @@ def test_every_field_has_a_row_with_words_and_both_adapters() -> None:
     rows = cells(capabilities.fields_by_adapter())
     assert set(rows) == set(mini.PROVIDES) == set(vllm.PROVIDES)
     assert all(words for words, _, _ in rows.values())
-    assert {how.partition(",")[0] for _, _, how in rows.values()} <= {"exact", "estimated", "absent"}
+    assert {how.partition(",")[0] for _, _, how in rows.values()} <= {
+        "exact",
+        "estimated",
+        "absent",
+    }
 
 
 def test_a_condition_is_told_with_its_field() -> None:

@@ -156,6 +156,36 @@ def url(served: Any) -> Any:
 TOKEN = {"BATCHSCOPE_TOKEN": "s3cret"}
 
 
+def test_what_the_front_end_handed_on_is_part_of_the_story() -> None:
+    handed = {
+        "first_unix_ns": unix(72.5),
+        "last_unix_ns": unix(304),
+        "delivered_tokens": 100,
+        "deliveries": 98,
+        "ttft_ns": 75 * MS,
+        "e2e_ns": 306 * MS,
+        "gap_max_ns": 121 * MS,
+        "lag_first_ns": 2_500_000,
+        "lag_mean_ns": 1_200_000,
+        "lag_max_ns": None,
+    }
+    told = story.lines(LIFE | {"deliveries": [handed]}, asked="x")
+    assert [line for line in told if "handed" in line] == [
+        (
+            "       +72.5  first token handed to its stream by the front end"
+            " (TTFT there 75 ms, 2.5 ms after the core had it)"
+        ),
+        (
+            "      +304.0  100 tokens handed over in 98 pieces: E2E there 306 ms,"
+            " longest gap 121 ms, lag 1.2 ms, longest -"
+        ),
+    ]
+    never = handed | {"first_unix_ns": None, "last_unix_ns": None, "deliveries": 0}
+    assert "first token handed" not in "".join(
+        story.lines(LIFE | {"deliveries": [never]}, asked="x")
+    )
+
+
 def test_the_clients_id_is_enough(served: Any) -> None:
     done = base("request", "req-42", "--exporter", url(served), env=TOKEN)
     assert done.stdout.startswith("req-42: serial 1 of an engine\n")

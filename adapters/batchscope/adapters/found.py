@@ -16,6 +16,7 @@ from batchscope.adapters.base import Handle
 
 ENGINES = (
     ("vllm.v1.core.sched.scheduler", "Scheduler", "batchscope.adapters.vllm"),
+    ("vllm.v1.engine.output_processor", "OutputProcessor", "batchscope.adapters.vllm.frontend"),
     ("batchscope.engine.engine", "Engine", "batchscope.adapters.mini"),
 )
 """(module, class, adapter): what an adapter's `attach` takes."""

@@ -280,10 +280,10 @@ def _keys(service: Service, given: str) -> str:
 
 def _story(service: Service, one: dict[str, Any]) -> dict[str, Any]:
     """What happened to a request: waits, runs of equal steps, gaps beyond one interval,
-    preemptions, hops of its KV.
+    preemptions, what its front end handed on, hops of its KV.
     """
     which = {"ring_id": str(one["ring_id"]), "serial": str(one["serial"])}
-    names = ("waits", "runs", "gaps", "preemptions", "transfers")
+    names = ("waits", "runs", "gaps", "preemptions", "deliveries", "transfers")
     return {n: answers.rows(service.query(f"request_{n}", which)) for n in names}
 
 

@@ -18,7 +18,8 @@ from batchscope.exporter.standing import Standing
 from batchscope.exporter.store import RingState
 from batchscope.exporter.tail import Chunk, chunk_from
 from batchscope.exporter.views import EngineView, view
-from batchscope.schemas.records import BYE, SCHEDULED
+from batchscope.schemas.reasons import Role
+from batchscope.schemas.records import BYE, DELIVERED, SCHEDULED
 from batchscope.schemas.ring import RingError, RingReader, list_rings
 from batchscope.schemas.slo import Slo
 
@@ -70,6 +71,11 @@ class Followed:
         """Stable name of the engine."""
         return str(self.hello.get("engine") or "unknown")
 
+    @property
+    def is_front_end(self) -> bool:
+        """Whether it is the ring of an API server, which has no batches."""
+        return bool(self.hello.get("role") == Role.FRONTEND.value)
+
     def read(self) -> Rows | None:
         """Poll once and fold what came; None when nothing did."""
         before = self.reader.position[1]
@@ -87,8 +93,8 @@ class Followed:
         return rows
 
     def _note_life(self, chunk: Chunk) -> None:
-        """A goodbye that nothing follows is the end; decisions after one: it was attached again."""
-        decided, bye = chunk.of(SCHEDULED), chunk.of(BYE)
+        """A goodbye that nothing follows is the end; work after one: it was attached again."""
+        decided, bye = chunk.of(SCHEDULED) or chunk.of(DELIVERED), chunk.of(BYE)
         if self.state == "closed" and decided is not None:
             self.state, self.ended_unix_ns = "live", None
             at = self._unix_ns(int(decided.fields["at_ns"][0]))
@@ -193,7 +199,8 @@ def restore(
 def _first_seen(reader: RingReader, slo: Slo | None) -> Followed:
     ring = Followed(reader, RingFold(reader.hello, reader.ring_id, slo=slo))
     since = int(ring.hello.get("unix_ns") or 0)
-    name = " ".join(str(ring.hello.get(k) or "") for k in ("kind", "version")).strip()
+    of = [ring.hello.get("kind"), ring.hello.get("version"), "front end" * ring.is_front_end]
+    name = " ".join(str(word) for word in of if word)
     ring.marks.append(facts.mark("attach", name, unix_ns=since, engine=ring.engine))
     return ring
 

@@ -28,6 +28,7 @@ from batchscope.exporter.sinks import Sink, SinkThread
 from batchscope.exporter.store import RingState, Store
 from batchscope.exporter.views import EngineView, Key, merged, view
 from batchscope.exporter.writer import StoreThread
+from batchscope.schemas.reasons import Role
 from batchscope.schemas.records import NULL64
 from batchscope.schemas.ring import list_rings, lock_exporter, retire
 from batchscope.schemas.ring.folder import drop, prepare
@@ -134,10 +135,12 @@ class Pipeline:
         return self._slo
 
     def engines(self) -> list[EngineView]:
-        """One view per engine label set; counters add up over restarts."""
+        """One view per engine label set; counters add up over restarts. Front ends are none: what
+        they count, their engines have counted.
+        """
         with self._moving:
             views = [*self._past, *(ring.view for ring in self._rings.values())]
-        return merged(views)
+        return merged(one for one in views if one.labels["role"] != Role.FRONTEND.value)
 
     def exporter_values(self) -> dict[Key, int]:
         """Values of the catalogue's exporter scope, by (name, label values)."""

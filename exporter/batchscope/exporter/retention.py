@@ -11,7 +11,7 @@ from batchscope.exporter.store import Store
 
 DETAIL = ("runs", "gaps", "deferrals", "waits", "blocked", "preemptions", "transfers", "gpu")
 """What explains single iterations and requests: goes first."""
-SUMMARY = ("iterations", "requests", "notices", "losses", "marks")
+SUMMARY = ("iterations", "requests", "deliveries", "notices", "losses", "marks")
 POSTED = ("client_requests", "client_runs")
 """Go with the summaries, but their instants are a client's word and define no span."""
 STEP = 0.1

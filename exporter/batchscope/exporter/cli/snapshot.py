@@ -48,16 +48,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _recorded(folder: Path, words: Sequence[str]) -> list[Resident]:
-    """Engines with a ring, the dead included; without words the only living one."""
+    """Engines with a ring, the dead included; without words the only living one. A front end is
+    only meant by its ring or where there is nothing else: batches are in the engine's.
+    """
     there = [one for one in roster(folder) if one.ring is not None]
     if not there:
         raise engines.NobodyThere(f"no engine records in {folder}{engines.elsewhere(folder)}")
     if words:
-        return engines.chosen(there, words)
-    alive = [one for one in there if one.alive] or there
+        return _cores(engines.chosen(there, words))
+    alive = _cores([one for one in there if one.alive] or there)
     if len(alive) > 1:
         raise ConfigError(f"which one? {', '.join(map(engines.name, alive))}")
     return alive
+
+
+def _cores(found: list[Resident]) -> list[Resident]:
+    return [one for one in found if not engines.is_front_end(one)] or found
 
 
 def _write(one: Resident, output: Path | None, seconds: float) -> tuple[Path, int]:

@@ -162,6 +162,22 @@ def _tokens_of(number: int | None) -> str:
     return "unknown length" if number is None else plural(number, "token")
 
 
+def _handed(one: Row) -> Iterator[Event]:
+    """What its front end did with the tokens: when the stream of its client had them."""
+    for row in one.get("deliveries", ()):
+        first = _since(one, unix=row["first_unix_ns"])
+        if first is not None:
+            lag = duration(row["lag_first_ns"])
+            ttft = f"TTFT there {duration(row['ttft_ns'])}, {lag} after the core had it"
+            yield first, f"first token handed to its stream by the front end ({ttft})"
+        tokens = f"{_tokens_of(row['delivered_tokens'])} handed over"
+        pieces = f"{tokens} in {plural(row['deliveries'], 'piece')}"
+        lags = f"lag {duration(row['lag_mean_ns'])}, longest {duration(row['lag_max_ns'])}"
+        gaps = f"longest gap {duration(row['gap_max_ns'])}"
+        ended = f"E2E there {duration(row['e2e_ns'])}, {gaps}, {lags}"
+        yield _since(one, unix=row["last_unix_ns"]), f"{pieces}: {ended}"
+
+
 def _transfers(one: Row) -> Iterator[Event]:
     """Hops of its KV between engines."""
     for row in one.get("transfers", ()):
@@ -177,7 +193,7 @@ def _transfers(one: Row) -> Iterator[Event]:
         yield ended, f"its KV {verb} {peer}: {held}{much} in {took}"
 
 
-PARTS = (_arrival, _admissions, _chunks, _preemptions, _tokens, _transfers, _end)
+PARTS = (_arrival, _admissions, _chunks, _preemptions, _tokens, _transfers, _end, _handed)
 
 
 def _verdict(one: Row) -> Iterator[str]:

@@ -91,6 +91,13 @@ GAPS = _dtype(("serial", "kind", "a", "b"))
 """Gaps of live requests: kind 0 = every interval from k = a to b, 1 = a ns and b gaps of 0."""
 EMITTED = _dtype(("serial", "tokens"))
 """Tokens of each step of open runs that emit unevenly, in order of steps."""
+DELIVERIES = _dtype(
+    (
+        *("serial", "pieces", "first", "last", "longest"),
+        *("first_lag", "lags", "lag_sum", "longest_lag"),
+    )
+)
+"""What a live request of a front end was handed: how often, instants, gaps, lags."""
 SKIPS = _dtype(("serial", "reason", "decisions", "ns"))
 """Waits that were passed over, of waits that go on."""
 

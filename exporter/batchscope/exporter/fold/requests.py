@@ -106,9 +106,10 @@ def _write(
     columns = _facts(work.state, rows, work.slo is not None and work.slo.deadlines is not None)
     columns |= told | {f"{name}_ns": values for name, values in quantiles.items()}
     columns["unix_ns"] = unix
-    e2e = _since(rows["last_token"], rows["arrived"])
+    e2e = since(rows["last_token"], rows["arrived"])
     columns["e2e_ns"] = e2e
-    columns["tpot_ns"] = _tpot(rows)
+    per_token = tpot(rows["first_token"], rows["last_token"], rows["out"])
+    columns["tpot_ns"] = np.where(rows["gaps_ok"] == 1, per_token, NULL)
     columns["verdict"] = judge(work, columns)
     _name_slo(work, columns, len(rows))
     work.emit("requests", **columns)
@@ -118,27 +119,28 @@ def _write(
 def _facts(state: State, rows: Rows, has_deadlines: bool) -> dict[str, Any]:  # noqa: FBT001
     """What is true of a request at any time."""
     columns: dict[str, Any] = {name: rows[field].copy() for name, field in _COPIED.items()}
-    columns |= _identity(state, rows)
-    columns["queue_ns"] = _since(rows["first_sched"], rows["arrived"])
-    columns["ttft_ns"] = _since(rows["first_token"], rows["arrived"])
+    columns |= identity(state, rows)
+    columns["queue_ns"] = since(rows["first_sched"], rows["arrived"])
+    columns["ttft_ns"] = since(rows["first_token"], rows["arrived"])
     known = has_deadlines & (rows["arrived"] != NULL) & (rows["broken"] == 0)
     columns["on_time_tokens"] = np.where(known, rows["on_time"], NULL)
     return columns
 
 
-def _since(end: Ints, begin: Ints) -> Ints:
+def since(end: Ints, begin: Ints) -> Ints:
     """End - begin, never negative, NULL when either is unknown."""
     known = (end != NULL) & (begin != NULL)
     return np.where(known, np.maximum(end - np.where(known, begin, 0), 0), NULL)
 
 
-def _tpot(rows: Rows) -> Ints:
-    span = _since(rows["last_token"], rows["first_token"])
-    known = (span != NULL) & (rows["out"] >= 2) & (rows["gaps_ok"] == 1)
-    return np.where(known, span // np.maximum(rows["out"] - 1, 1), NULL)
+def tpot(first: Ints, last: Ints, tokens: Ints) -> Ints:
+    """Time per token after the first, NULL below two tokens."""
+    span = since(last, first)
+    return np.where((span != NULL) & (tokens >= 2), span // np.maximum(tokens - 1, 1), NULL)
 
 
-def _identity(state: State, rows: Rows) -> dict[str, list[str | None]]:
+def identity(state: State, rows: Rows) -> dict[str, list[str | None]]:
+    """Keys, trace and labels as text."""
     keys, externals = _hex(rows["key"]), _hex(rows["external"])
     if state.texts:
         texts = [state.texts.get(serial, (None, None)) for serial in rows["serial"].tolist()]
@@ -204,7 +206,7 @@ def _audit(work: Work, rows: Rows, told: dict[str, Ints]) -> None:
         lambda i: f"request {serials[i]}: {rows['out'][i]} tokens seen, the engine says {said[i]}",
     )
     _audit_prefill(work, rows)
-    ours = _since(rows["last_token"], rows["arrived"])
+    ours = since(rows["last_token"], rows["arrived"])
     theirs = told["engine_e2e_ns"][whole]
     both = indices_of((ours != NULL) & (theirs != NULL))
     judge_(

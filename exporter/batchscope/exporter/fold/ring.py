@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from batchscope.exporter.clock import hello_offset
-from batchscope.exporter.fold import iterations, requests, run_rows
+from batchscope.exporter.fold import deliveries, frontend, iterations, requests, run_rows, sequence
 from batchscope.exporter.fold.layout import NULL
 from batchscope.exporter.fold.pieces import Cutter
-from batchscope.exporter.fold.sequence import fold_end, fold_piece
 from batchscope.exporter.fold.state import State
 from batchscope.exporter.rows import Rows, joined
 from batchscope.exporter.tail import Chunk
 from batchscope.exporter.totals import Totals
-from batchscope.schemas.reasons import DeferralReason, words
+from batchscope.schemas.reasons import DeferralReason, Role, words
 from batchscope.schemas.slo import Slo
 
 _REASONS = words(DeferralReason)
@@ -33,6 +32,8 @@ class RingFold:
         self.hello: dict[str, Any] = dict(hello)
         self.ring_id, self.slo = ring_id, slo
         self._block = hello.get("block_tokens")
+        self._is_front_end = hello.get("role") == Role.FRONTEND.value
+        self._steps = frontend if self._is_front_end else sequence
         self._state = State(offset=hello_offset(hello))
 
     def fold(self, chunk: Chunk) -> Rows:
@@ -40,9 +41,8 @@ class RingFold:
         out: dict[str, list[dict[str, Any]]] = {}
         self._state.totals.count("rejected_records", chunk.malformed)
         for piece in Cutter(chunk, self._state):
-            for table, parts in fold_piece(
-                self._state, piece, slo=self.slo, block=self._block
-            ).items():
+            rows = self._steps.fold_piece(self._state, piece, slo=self.slo, block=self._block)
+            for table, parts in rows.items():
                 out.setdefault(table, []).extend(parts)
         return self._joined(out)
 
@@ -51,11 +51,14 @@ class RingFold:
 
         Batches in flight stay open. A second time has nothing to say.
         """
-        return self._joined(fold_end(self._state, slo=self.slo, block=self._block))
+        return self._joined(self._steps.fold_end(self._state, slo=self.slo, block=self._block))
 
     def open_rows(self) -> Rows:
         """What isn't final: rewritten at each commit."""
         state, deadlines = self._state, self.slo is not None and self.slo.deadlines is not None
+        if self._is_front_end:
+            tables = {"deliveries_open": deliveries.open_rows(state), "audit": state.audit.rows()}
+            return {table: self._with_ring(columns) for table, columns in tables.items()}
         tables = {
             "runs_open": run_rows.state_columns(state),
             "requests_open": requests.open_rows(state, deadlines),

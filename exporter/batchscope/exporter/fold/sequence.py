@@ -34,7 +34,7 @@ from batchscope.schemas.slo import Slo
 
 _TIMED = (
     *(r.ARRIVED, r.LIVE, r.SCHEDULED, r.COMPLETED, r.PREEMPTED, r.RESUMED, r.TRANSFER, r.BLOCKED),
-    *(r.UNBLOCKED, r.EMPTY, r.FINISHED, r.NOTICE, r.BYE),
+    *(r.UNBLOCKED, r.EMPTY, r.FINISHED, r.NOTICE, r.BYE, r.DELIVERED),
 )
 
 
@@ -44,10 +44,10 @@ def fold_piece(
     """Take a piece into the state; returns its final rows."""
     breaks = piece.of(r.LOSS) or piece.of(r.BYE)
     ended = forget_requests(state) if piece.hidden or breaks else None
-    work = _begin(state, piece, slo=slo, block=block)
+    work = begin(state, piece, slo=slo, block=block)
     if ended is not None:
         work.emit("runs", **ended)
-    _judge_seqs(work)
+    judge_seqs(work)
     if breaks:
         _break_off(work)
     else:
@@ -61,7 +61,7 @@ def fold_piece(
 def fold_end(state: State, *, slo: Slo | None, block: int | None) -> dict[str, list[Table]]:
     """Nothing will follow and no BYE says so: as if one stood at the latest record's instant."""
     ended = forget_requests(state)
-    work = _begin(state, nothing(), slo=slo, block=block)
+    work = begin(state, nothing(), slo=slo, block=block)
     if ended is not None:
         work.emit("runs", **ended)
     _break_off(work)
@@ -70,7 +70,8 @@ def fold_end(state: State, *, slo: Slo | None, block: int | None) -> dict[str, l
     return work.out
 
 
-def _begin(state: State, piece: Piece, *, slo: Slo | None, block: int | None) -> Work:
+def begin(state: State, piece: Piece, *, slo: Slo | None, block: int | None) -> Work:
+    """Who is here in a piece."""
     offsets = Offsets(state.offset, piece.of(r.SEGMENT))
     roll, births, arrivals = enter(state, piece, offsets)
     work = Work(state, piece, offsets, slo, block, roll, births, state.flight)
@@ -144,7 +145,7 @@ def _end_all(work: Work, *, pos: int, at: int, unix: int) -> None:
 
 def _keep(work: Work) -> None:
     """What lives goes on."""
-    state, piece = work.state, work.piece
+    state = work.state
     if state.check_id != NULL:
         _look_for_the_lost(work)
     stays = np.ones(len(work.roll), bool)
@@ -152,11 +153,16 @@ def _keep(work: Work) -> None:
     state.live = work.rows.compress(stays)
     _forget_gone(state)
     trim(work)
-    state.offset = work.offsets.last
-    timed = [part for record in _TIMED if (part := piece.of(record)) is not None]
+    tell_time(work)
+
+
+def tell_time(work: Work) -> None:
+    """The clock after the piece: its offset, and the instant of its latest record."""
+    work.state.offset = work.offsets.last
+    timed = [part for record in _TIMED if (part := work.piece.of(record)) is not None]
     if timed:
         latest = max(timed, key=lambda part: int(part.pos[-1]))
-        state.at = int(latest.fields["at_ns"][-1])
+        work.state.at = int(latest.fields["at_ns"][-1])
 
 
 def _forget_gone(state: State) -> None:
@@ -208,7 +214,7 @@ def _clear_suspects(work: Work) -> None:
         work.rows["suspect"][heard[heard >= 0]] = 0
 
 
-def _judge_seqs(work: Work) -> None:
+def judge_seqs(work: Work) -> None:
     """Every record has the number after the one before it."""
     state, piece = work.state, work.piece
     seqs = piece.chunk.seqs[piece.lo : piece.hi]

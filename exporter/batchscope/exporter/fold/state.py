@@ -32,6 +32,7 @@ _ARRAYS = {
     "gaps": layout.GAPS,
     "emitted": layout.EMITTED,
     "skips": layout.SKIPS,
+    "deliveries": layout.DELIVERIES,
     **dict.fromkeys(("history", "cum_n", "cum_t", "deferred"), _INT),
     "set_offsets": _INT,
     "set_serials": _INT,
@@ -96,6 +97,7 @@ class State:
     gaps: Rows = field(default_factory=_no("gaps"))
     emitted: Rows = field(default_factory=_no("emitted"))
     skips: Rows = field(default_factory=_no("skips"))
+    deliveries: Rows = field(default_factory=_no("deliveries"))
     history: Ints = field(default_factory=_no("history"))
     """Instants of the last completions, the newest is number k - 1."""
     cum_n: Ints = field(default_factory=_zeros)

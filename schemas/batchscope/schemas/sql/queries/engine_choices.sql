@@ -1,7 +1,7 @@
 -- Which engines are there, are they alive, and when did each last complete an iteration?
 -- One row per engine and data-parallel rank; the newest of its rings speaks for it.
 WITH newest AS (
-    SELECT * FROM engines
+    SELECT * FROM engines WHERE role <> 'frontend'
     QUALIFY row_number() OVER (PARTITION BY engine, dp_rank ORDER BY attached_unix_ns DESC, ring_id) = 1
 ), seen AS (
     SELECT ring_id, min(unix_ns) AS first_unix_ns, max(unix_ns) AS last_unix_ns
@@ -9,7 +9,7 @@ WITH newest AS (
 ), lives AS (
     SELECT engine, dp_rank, count(*) AS rings, min(attached_unix_ns) AS first_attached_unix_ns,
            min(first_unix_ns) AS first_iteration_unix_ns, max(last_unix_ns) AS last_iteration_unix_ns
-    FROM engines LEFT JOIN seen USING (ring_id) GROUP BY engine, dp_rank
+    FROM engines LEFT JOIN seen USING (ring_id) WHERE role <> 'frontend' GROUP BY engine, dp_rank
 )
 SELECT newest.engine, newest.dp_rank, newest.kind, newest.version, newest.model_name, newest.role,
        newest.state, newest.attached_unix_ns, newest.ended_unix_ns, configs.config,

@@ -4,8 +4,11 @@
 -- param: from_ns BIGINT
 -- param: to_ns BIGINT
 -- Audit, losses and notices since the engine attached; the observer's cost over the range.
--- Notices of information, of configuration and of a goodbye that was asked for are not counted.
-WITH rings AS (FROM rings_of($engine, $dp_rank)), laws AS (
+-- Its front ends' are among them. Notices of information, of configuration and of a goodbye that was asked for are not counted.
+WITH rings AS (
+    SELECT ring_id FROM rings_of($engine, $dp_rank)
+    UNION ALL SELECT ring_id FROM engines WHERE engine = $engine AND role = 'frontend'
+), laws AS (
     SELECT sum(checks)::BIGINT AS checks, sum(violations)::BIGINT AS violations,
            any_value(law || ': ' || coalesce(example, 'no example')) FILTER (violations > 0) AS violated
     FROM audit WHERE ring_id IN (SELECT ring_id FROM rings)
