@@ -157,10 +157,13 @@ def test_a_chat_streams_deltas_that_join_to_its_message(served: httpx.Client) ->
         ({"prompt": []}, 400, "empty"),
         ({"prompt": ["a", "b"]}, 400, "one prompt"),
         ({"prompt": {"a": 1}}, 400, "prompt"),
+        ({"max_tokens": -1}, 400, "max_tokens: Input should be greater than or equal to 1"),
         ({"n": 2}, 400, "n is not supported"),
         ({"stop": ["x"]}, 400, "stop is not supported"),
         ({"logprobs": 3}, 400, "logprobs is not supported"),
         ({"echo": True}, 400, "echo is not supported"),
+        ({"tools": [{"type": "function"}]}, 400, "tools is not supported"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format is not supported"),
         ({"model": "gpt"}, 404, "the model here is mini"),
     ],
 )
@@ -172,9 +175,33 @@ def test_what_cannot_be_done_is_refused_in_words(
     assert why in answer.json()["error"]["message"]
 
 
+def test_a_turn_may_come_as_parts_of_text_and_nothing_else(served: httpx.Client) -> None:
+    def chat(content: Any) -> httpx.Response:
+        told = {"messages": [{"role": "user", "content": content}], "max_tokens": 4}
+        return served.post("/v1/chat/completions", json=told)
+
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    whole, joined = chat("hi").json(), chat(parts).json()
+    assert joined["choices"] == whole["choices"]
+    assert joined["usage"] == whole["usage"]
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    assert chat([image]).status_code == 400
+    assert "messages.0.content" in chat([image]).json()["error"]["message"]
+
+
 def test_health_and_models_say_who_is_there(served: httpx.Client) -> None:
     assert served.get("/health").status_code == 200
-    assert [model["id"] for model in served.get("/v1/models").json()["data"]] == ["mini"]
+    (card,) = served.get("/v1/models").json()["data"]
+    assert card["id"] == "mini"
+    assert served.get("/v1/models/mini").json() == card
+    assert served.get("/v1/models/gpt").status_code == 404
+
+
+def test_a_path_that_is_not_there_is_an_error_as_clients_read_it(served: httpx.Client) -> None:
+    answer = served.post("/v1/embeddings", json={"input": "a"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "Not Found")
+    wrong = served.get("/v1/completions")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,7 +1,7 @@
 """What clients of the OpenAI API send and get, as data: checked bodies in, JSON objects out.
 
 Used by server.py. Sampling is greedy, whatever a client's temperature says; what would change the
-answer and isn't done (stop strings, several choices, log probabilities) is refused.
+answer and isn't done (stop strings, several choices, log probabilities, tools) is refused.
 """
 
 from __future__ import annotations
@@ -37,10 +37,14 @@ class Body(BaseModel):
     n: int = 1
     stop: Any = None
     logprobs: Any = None
+    tools: Any = None
+    response_format: dict[str, Any] | None = None
 
     def check(self) -> None:
         """Raise BadRequest for what is asked and would not be done."""
-        asked = {"n": self.n != 1, "stop": bool(self.stop), "logprobs": bool(self.logprobs)}
+        shape = self.response_format or {}
+        asked = {name: bool(getattr(self, name)) for name in ("stop", "logprobs", "tools")}
+        asked |= {"n": self.n != 1, "response_format": shape.get("type", "text") != "text"}
         for name, is_asked in asked.items():
             if is_asked:
                 raise BadRequest(f"{name} is not supported by this engine")
@@ -77,11 +81,25 @@ class Completion(Body):
         return _encoded(prompt, tokenizer) if isinstance(prompt, str) else list(prompt)
 
 
+class Text(BaseModel):
+    """A part of a turn; images and sounds are no texts and are refused."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(BaseModel):
-    """A turn of a conversation."""
+    """A turn of a conversation: a text, or its parts as load generators send them."""
 
     role: str
-    content: str
+    content: str | list[Text]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
 
 
 class Chat(Body):
@@ -96,7 +114,7 @@ class Chat(Body):
 
     def prompt_ids(self, tokenizer: Tokenizer | None) -> list[int]:
         """The turns and the beginning of the next."""
-        turns = [f"{turn.role}: {turn.content}\n" for turn in self.messages]
+        turns = [f"{turn.role}: {turn.text}\n" for turn in self.messages]
         return _encoded("".join([*turns, "assistant:"]), tokenizer)
 
 

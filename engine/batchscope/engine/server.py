@@ -18,6 +18,7 @@ from uuid import uuid4
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 
 from batchscope.engine.limits import RequestRejected
 from batchscope.engine.loop import EngineLoop, Overloaded, Stopped
@@ -55,9 +56,17 @@ def make_app(loop: EngineLoop, *, model: str, tokenizer: Tokenizer | None) -> Fa
     async def health() -> Response:
         return Response(status_code=200 if loop.alive else 503)
 
+    card = {"id": model, "object": "model", "created": int(time.time()), "owned_by": "local"}
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": model, "object": "model", "owned_by": "local"}]}
+        return {"object": "list", "data": [card]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        if name != model:
+            raise UnknownModel(f"the model here is {model}")
+        return card
 
     @app.post("/v1/completions")
     async def completions(body: Completion, request: Request) -> Response:
@@ -82,12 +91,17 @@ def _refusals(app: FastAPI) -> None:
         headers = {"Retry-After": "1"} if status in (429, 503) else None
         return JSONResponse(error(str(why), kind), status, headers)
 
-    async def malformed(_request: Request, why: Exception) -> JSONResponse:
-        return JSONResponse(error(str(why), "invalid_request_error"), 400)
+    async def malformed(_request: Request, why: Any) -> JSONResponse:
+        return JSONResponse(error(first_fault(why), "invalid_request_error"), 400)
+
+    async def nowhere(_request: Request, why: Any) -> JSONResponse:
+        kind = "invalid_request_error"
+        return JSONResponse(error(str(why.detail), kind), why.status_code, why.headers)
 
     for known in (*ERRORS, UnknownModel):
         app.add_exception_handler(known, refused)
     app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HTTPException, nowhere)
 
 
 class Talk:
@@ -204,6 +218,13 @@ class Talk:
 def event(content: Mapping[str, Any]) -> str:
     """One server-sent event."""
     return f"data: {json.dumps(content, separators=(',', ':'))}\n\n"
+
+
+def first_fault(why: RequestValidationError) -> str:
+    """What is wrong with a body, as one line: where, and what was expected there."""
+    fault = why.errors()[0]
+    where = ".".join(str(step) for step in fault["loc"][1:])
+    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
 
 
 def request_id(headers: Mapping[str, str]) -> str:
