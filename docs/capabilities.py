@@ -5,16 +5,18 @@ Made from the adapters' own data. Called by generate.py.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from batchscope.adapters import mini, vllm
 from batchscope.adapters.vllm import frontend
 from batchscope.adapters.vllm.shape import CHECKED, Shape
-from batchscope.schemas.knobs import KNOBS
+from batchscope.schemas.knobs import KNOBS, numbers
 from batchscope.schemas.reasons import GLOBAL_REASONS, MEANINGS, Provides
 from batchscope.schemas.records import RECORDS
 
@@ -62,6 +64,10 @@ WORDS = {
     "delivered.at_ns": "when tokens were handed to the client's stream",
 }
 """Fields whose documentation says little beside the record's."""
+VERSION_SUMS = (
+    *("requests_arrived", "iterations", "prefill_tokens", "decode_tokens", "output_tokens"),
+    *("cached_tokens", "preemptions"),
+)
 _BLOCK = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -102,7 +108,20 @@ def knobs() -> Table:
     return ("flag", "turn", "against", "seen since", "what it costs"), rows
 
 
+def versions() -> Table:
+    """The same load on every version, as the tests of real engines found it."""
+    kept = json.loads((Path(__file__).parent / "vllm_versions.json").read_text("utf-8"))
+    head = ("vLLM", *(name.replace("_", " ") for name in VERSION_SUMS), "reached", "not there")
+    return head, [_version(name, kept[name]) for name in sorted(kept, key=numbers)]
+
+
+def _version(name: str, kept: dict[str, Any]) -> Row:
+    sums = (str(kept[column]) for column in VERSION_SUMS)
+    return (name, *sums, f"{len(kept['reached'])}", ", ".join(kept["absent"]))
+
+
 TABLES: dict[str, Callable[[], Table]] = {
+    "versions": versions,
     "fields": fields_by_adapter,
     "reasons": reasons,
     "knobs": knobs,

@@ -6,6 +6,7 @@ import inspect
 
 from tests.engines.vllm_driver import Driver, watched
 from tests.engines.vllm_parts import STOP_TOKEN, NotHereError, request, scheduler
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 PIECE = 40
@@ -17,7 +18,8 @@ class Sessions(Driver):
     def __init__(self, folder, **settings):
         if "resumable" not in inspect.signature(Request.__init__).parameters:
             raise NotHereError("no input in pieces")
-        if settings and "drop_stale_output" not in inspect.getsource(Request):
+        stops = inspect.getsource(Scheduler._handle_stopped_request)
+        if settings and "drop_stale_output" not in stops:
             raise NotHereError("ends an answer twice under asynchronous scheduling")
         super().__init__(scheduler(**settings), in_flight=int(settings.get("asynchronous", False)))
         self.handle = watched(self.sched, folder)

@@ -1,11 +1,15 @@
 # mypy: ignore-errors
 # (vLLM is in an environment of its own)
-"""A client that leaves, in every state in which its request can be."""
+"""A client that leaves, in every state in which its request can be; pictures that don't fit."""
 
+import inspect
 from types import SimpleNamespace
 
 from tests.engines.vllm_driver import Driver, watched
-from tests.engines.vllm_parts import held, request, scheduler
+from tests.engines.vllm_parts import NotHereError, called, held, request, scheduler
+from vllm.multimodal import inputs
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+from vllm.v1.request import Request
 
 
 class Leaving(Driver):
@@ -50,4 +54,29 @@ def aborts(folder):
     return {**driver.result(), "faults": handle.faults.count, "left": driver.left}
 
 
-SCENARIOS = {"aborts": aborts}
+def picture(name, tokens):
+    """A request that begins with a picture of so many tokens."""
+    if "mm_features" not in inspect.signature(Request.__init__).parameters:
+        raise NotHereError("no features of several modes")
+    at = inputs.PlaceholderRange(offset=0, length=tokens)
+    seen = called(
+        inputs.MultiModalFeatureSpec, data=None, modality="image", identifier=name, mm_position=at
+    )
+    return request(name, tokens + 20, 4, first=len(name), mm_features=[seen])
+
+
+def encoder(folder):
+    """The encoder can take one picture in a step, the cache two."""
+    sched = scheduler()
+    sched.max_num_encoder_input_tokens = 50
+    sched.encoder_cache_manager = EncoderCacheManager(cache_size=100)
+    handle = watched(sched, folder)
+    driver = Driver(sched)
+    for name in ("a", "bb", "ccc"):
+        driver.add(picture(name, 40))
+    driver.drain()
+    handle.detach()
+    return {**driver.result(), "faults": handle.faults.count}
+
+
+SCENARIOS = {"aborts": aborts, "encoder": encoder}

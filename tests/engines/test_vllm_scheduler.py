@@ -42,7 +42,6 @@ NOT_REACHED = {
     "input_budget": "needs a drafter with slots of its own",
     "spec_pad_budget": "needs a drafter",
     "mamba_alignment": "needs a hybrid model",
-    "encoder_budget": "needs a multi-modal model",
     "encoder_transfer": "needs an encoder connector",
     "stale_output_drain": "needs a preemption and a resume within two steps of the pipeline",
     "remote_match_pending": "needs a connector that can't tell yet",
@@ -214,3 +213,14 @@ def test_an_adapters_name_and_the_priority_are_labels_of_the_arrival(
     arrived = [r for r in run_of(scenarios, "priority").records() if r.name == "arrived"]
     if arrived[0]["priority"] is not None:
         assert [r["priority"] for r in arrived] == [i % 3 for i in range(8)]
+
+
+def test_pictures_that_do_not_fit_the_encoder_wait_for_a_reason_that_is_not_revealed(
+    scenarios: Scenarios,
+) -> None:
+    run = run_of(scenarios, "encoder")
+    left_out = [deferred(decision) for decision in decisions(run)]
+    assert sum(n for rows in left_out for n, _, _ in rows) == 3
+    assert {why for rows in left_out for _, why, _ in rows} == {"unknown"}
+    assert run.fold().totals.counters["scheduled_tokens", ("prefill",)] == run.counted["prefill"]
+    assert run.more["faults"] == 0

@@ -195,8 +195,7 @@ def request(name, prompt, max_tokens, *, first=0, extra=None, **fields):
         multi_modal_placeholders=None,
         multi_modal_kwargs=None,
         multi_modal_kwargs_hashes=None,
-        mm_features=None,
-        **fields,
+        **{"mm_features": None, **fields},
     )
 
 
