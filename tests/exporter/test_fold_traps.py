@@ -210,6 +210,16 @@ def test_ids_in_plain_words_stay_plain() -> None:
     assert json.dumps(rows["requests"]["external_key"]) == "[null]"
 
 
+def test_ids_in_plain_words_also_of_who_was_a_member_before_it_was_announced() -> None:
+    s = Script().scheduled(at=1, decode=[1, 2]).completed(at=2)
+    s.live(1, prompt=1, at=3, computed=1, output=1, phase="decode", key_text=b"req-1")
+    s.scheduled(at=4, decode=[1, 2]).completed(at=5)
+    fold, rows = folded(s)
+    keys = dict(zip(rows["requests"]["serial"], rows["requests"]["request_key"], strict=True))
+    assert keys == {1: "req-1", 2: None}
+    assert b"req-1" not in fold.dump(), "whoever left is forgotten, however it left"
+
+
 @pytest.mark.parametrize("announced", [False, True])
 def test_what_requests_hold_is_unknown_where_members_are_left_out(announced: bool) -> None:
     s = Script(block_tokens=4)

@@ -31,12 +31,12 @@ def enter(state: State, piece: Piece, offsets: Offsets) -> tuple[Roll, Ints, Tab
         serials = part.wide("serial")
         new = fresh(serials, known.joined(stacked(born)), state.gone["serial"])
         if record is r.LIVE:
-            _retold(known, part)
+            _retold(state, known, part)
         rows = make(part, offsets).compress(new)
         born.append(rows)
         births.append(part.pos[new])
         arrivals.append(_for_spans(part, new, offsets))
-        _keep_texts(state, part, new)
+        _keep_texts(state, part, indices_of(new))
     everyone, pos = stacked(born), np.concatenate(births)
     roll = known.joined(everyone)
     return roll, _positions(roll, everyone["serial"], pos), _in_order(arrivals, pos)
@@ -93,7 +93,7 @@ def _tell(rows: Rows, part: Part, which: Ints) -> None:
     rows["target"] = np.where(again > 0, NULL, rows["prompt"])
 
 
-def _retold(known: Roll, part: Part) -> None:
+def _retold(state: State, known: Roll, part: Part) -> None:
     """LIVE about requests that lived before a loss, or were seen before they were announced."""
     at = known.find(part.wide("serial"))
     which = indices_of(at >= 0)
@@ -106,6 +106,7 @@ def _retold(known: Roll, part: Part) -> None:
     _tell(rows, part, which)
     rows["suspect"] = 0
     known.rows[at[which]] = rows
+    _keep_texts(state, part, which)
 
 
 def _for_spans(part: Part, new: Bools, offsets: Offsets) -> Table:
@@ -115,10 +116,10 @@ def _for_spans(part: Part, new: Bools, offsets: Offsets) -> Table:
     return {"serial": part.wide("serial")[new], **ids, "at_ns": at, "unix_ns": unix}
 
 
-def _keep_texts(state: State, part: Part, new: Bools) -> None:
+def _keep_texts(state: State, part: Part, which: Ints) -> None:
     """Ids in plain words, in rings that carry them."""
     lengths = part.fields["n_key_text"] | part.fields["n_external_text"]
-    for i in indices_of(new & (lengths > 0)).tolist():
+    for i in which[lengths[which] > 0].tolist():
         texts = [_text(part, name, i) for name in ("key_text", "external_text")]
         state.texts[int(part.fields["serial"][i])] = texts
 

@@ -63,7 +63,7 @@ def finish(work: Work) -> None:
         work.state.gaps = open_gaps(work)
         return
     quantiles = settle(work, work.leavers)
-    rows, which, state = work.rows.take(work.leavers), work.finished, work.state
+    rows, which = work.rows.take(work.leavers), work.finished
     told = {
         "finished_at_ns": finished.wide("at_ns")[which],
         "finish_reason": finished.wide("reason")[which],
@@ -78,8 +78,6 @@ def finish(work: Work) -> None:
     _write(work, rows, told, unix, quantiles)
     _audit(work, rows, told)
     _bury(work, work.next_id(finished.pos[which]))
-    for serial in rows["serial"].tolist():
-        state.texts.pop(serial, None)
 
 
 def end_unknown(work: Work, leavers: Ints, *, at: int, unix: int) -> None:
@@ -114,6 +112,8 @@ def _write(
     _name_slo(work, columns, len(rows))
     work.emit("requests", **columns)
     _count(work, columns)
+    for serial in rows["serial"].tolist() if work.state.texts else ():
+        work.state.texts.pop(serial, None)
 
 
 def _facts(state: State, rows: Rows, has_deadlines: bool) -> dict[str, Any]:  # noqa: FBT001
