@@ -85,15 +85,21 @@ class Attachment:
     def begin(self) -> None:
         """Take a control file in the folder and hook the gate. When active, have the whole ring
         now, before the first step; RingUnavailable when that can't be, with nothing left behind.
+
+        A dormant one leaves what is asked meanwhile to the thread that steps: it may be another.
         """
         self._missing = self._lacking()
         gate = self._adapter.seams[0]
         if gate.name in self._missing:
             raise RingUnavailable(f"this engine has no {gate.name}")
+        self._hello = self._introduced()
         self._gate = install(gate, self._engine, self)
         try:
-            self._open()
-            while self.page[LEVEL_BYTE] != self.asked:
+            page = self._open()
+            sweep(self._folder)
+            self._naming = naming_from(self._env, self._folder)
+            self.page = page  # last: from now on the thread that steps may turn
+            while self._hello["level"] != LEVEL_OFF and self.page[LEVEL_BYTE] != self.asked:
                 self._turn()
         except Exception:
             self._leave(NoticeKind.FAULT, "no ring")
@@ -110,7 +116,9 @@ class Attachment:
             self._leave(NoticeKind.DETACHED, f"{in_a_row} faults in a row at {seam}")
 
     def reborn(self) -> None:
-        """In a forked child the ring is the parent's; our own is opened at the first step."""
+        """In a forked child the ring is the parent's. Our own is opened at the first step, as few
+        children step: one page of memory (0.25 ms on a busy machine), all else is the parent's.
+        """
         if self._gate is None:
             return
         if self._control is not None:
@@ -144,33 +152,36 @@ class Attachment:
             self._leave(NoticeKind.FAULT, str(why))
             print(f"batchscope: off, {why}", file=sys.stderr)
 
-    def _open(self) -> None:
+    def _introduced(self) -> dict[str, Any]:
         level = LEVEL_MEMBERS if self._env.get("BATCHSCOPE") == "1" else LEVEL_OFF
+        return hello_for(self._adapter, self._engine, self._env, missing=self._missing, level=level)
+
+    def _open(self) -> Any:
+        """The page of a new control file, and a writer that has made nothing yet."""
         group = self._env.get("BATCHSCOPE_GROUP")
-        hello = hello_for(
-            self._adapter, self._engine, self._env, missing=self._missing, level=level
-        )
         size = self._env.get("BATCHSCOPE_RING_BYTES", "")
         self._writer = RingWriter(
             self._folder,
-            hello,
+            self._hello,
             mono=self.clock,
             wall=self._wall,
             group=group,
             size=int(size) if size.isdigit() else None,
         )
         self._control = Control.create(
-            self._folder, self._writer.ring_uuid, level=level, group=group, hello=hello
+            self._folder,
+            self._writer.ring_uuid,
+            level=self._hello["level"],
+            group=group,
+            hello=self._hello,
         )
-        self.page = self._control.page
-        sweep(self._folder)
-        self._naming = naming_from(self._env, self._folder)
+        return self._control.page
 
     def _turn(self) -> None:
         """Follow the control page; a ring that is still growing gets one more segment."""
         asked = self.page[LEVEL_BYTE]
         if self._control is None or self._writer is None:
-            self._open()
+            self.page = self._open()
         elif asked == LEVEL_LEAVE:
             self.detach()
         elif asked == LEVEL_OFF:
