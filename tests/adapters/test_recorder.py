@@ -10,11 +10,12 @@ import pytest
 from tests.adapters.ring_records import Seen, records
 
 from batchscope.adapters.budget import WINDOW, Budget, budget_from
+from batchscope.adapters.edges import EDGES_PER_STEP
 from batchscope.adapters.facts import Decision, Progress, Request, Traits
 from batchscope.adapters.hello import config_hash, without_secrets
 from batchscope.adapters.labels import MOST_LABELS
 from batchscope.adapters.naming import Naming
-from batchscope.adapters.recorder import EDGES_PER_STEP, IN_FLIGHT, Recorder
+from batchscope.adapters.recorder import IN_FLIGHT, Recorder
 from batchscope.schemas import records as r
 from batchscope.schemas.request_keys import make_salt, read_salt, request_key
 from batchscope.schemas.ring import RingReader, RingWriter
