@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +13,14 @@ from batchscope.engine.config import EngineConfig
 from batchscope.engine.cost import CostRunner
 from batchscope.engine.scheduler import Scheduler
 from batchscope.engine.sequence import FinishReason, Sequence
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Engines started as a command load the installed adapter: not into this user's own folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCHSCOPE_DIR", str(tmp_path_factory.mktemp("rings")))
+        yield
 
 
 class VirtualClock:

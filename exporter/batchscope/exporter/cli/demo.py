@@ -11,14 +11,11 @@ import contextlib
 import ctypes
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from batchscope.exporter import addresses
 from batchscope.exporter.cli import drawn
 from batchscope.exporter.cli.demo_engine import SHAPES
 from batchscope.exporter.cli.summary import live_lines, summary
+from batchscope.exporter.cli.workspace import workspace
 from batchscope.exporter.errors import BatchscopeError
 from batchscope.schemas.slo import DEMO_SLO, Slo, SloError
 
@@ -93,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         Slo.parse(args.slo)
         if args.store and args.store.exists():
             raise DemoError(f"{args.store} is there already: two runs would be added up")
-        with _workspace() as folder, contextlib.ExitStack() as children:
+        with workspace() as folder, contextlib.ExitStack() as children:
             return _run(args, folder, children)
     except (DemoError, SloError, BatchscopeError, OSError) as error:
         print(f"batchscope demo: {error}", file=sys.stderr)
@@ -177,17 +175,6 @@ def _engine(args: argparse.Namespace, seconds: float | None) -> list[str]:
 
 def _batchscope() -> list[str]:
     return [sys.executable, "-m", "batchscope.exporter.cli"]
-
-
-@contextlib.contextmanager
-def _workspace() -> Iterator[Path]:
-    """A folder in memory for rings, logs and the store of this run alone."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
-    folder = Path(tempfile.mkdtemp(prefix=f"batchscope-demo-{os.getpid()}-", dir=base))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(

@@ -16,7 +16,7 @@ import uvicorn
 
 from batchscope.exporter import gpu, memory
 from batchscope.exporter.api import Service, build
-from batchscope.exporter.cli import leftovers
+from batchscope.exporter.cli import leftovers, workspace
 from batchscope.exporter.config import Config
 from batchscope.exporter.errors import ConfigError
 from batchscope.exporter.pipeline import Options, Pipeline
@@ -39,6 +39,7 @@ def serve(config: Config, listener: socket.socket) -> None:
     """Run until a signal says to stop. Raises ConfigError, StoreError, and leaves nothing then."""
     sys.setswitchinterval(SWITCH_S)
     memory.keep_freed()
+    workspace.sweep()
     with ExitStack() as ends:
         with leftovers.none_of(rings=config["dir"], store=config["store"]):
             service = ends.enter_context(_service(config))
