@@ -122,7 +122,17 @@ def test_where_requests_are_left_out_nothing_is_said_of_them() -> None:
     s = script().arrived(1, prompt=5, at=0).delivered(at=50, ready=40, tokens={1: 1})
     s.add(DELIVERED, flags=NO_MEMBERS, at_ns=60, ready_at_ns=50, n_tokens=1)
     row = ended(s.finished(1, at=60, output=2))[1]
-    assert (row["broken"], row["gap_max_ns"]) == (True, None)
+    assert (row["broken"], row["gap_max_ns"], row["e2e_ns"]) == (True, None, None)
+    assert row["ttft_ns"] == 50
+
+
+def test_where_requests_are_left_out_the_next_token_of_one_is_not_its_first() -> None:
+    s = script().arrived(1, prompt=5, at=0)
+    s.add(DELIVERED, flags=NO_MEMBERS, at_ns=60, ready_at_ns=50, n_tokens=1)
+    s.arrived(2, prompt=5, at=70).delivered(at=100, ready=90, tokens={1: 1, 2: 1})
+    rows = ended(s.finished(1, at=100, output=2).finished(2, at=100, output=1))
+    assert (rows[1]["broken"], rows[1]["ttft_ns"], rows[1]["e2e_ns"]) == (True, None, 100)
+    assert (rows[2]["broken"], rows[2]["ttft_ns"]) == (False, 30)
 
 
 def test_a_front_end_that_counts_otherwise_breaks_a_law() -> None:
@@ -133,7 +143,7 @@ def test_a_front_end_that_counts_otherwise_breaks_a_law() -> None:
 
 
 def some(rng: random.Random) -> Script:
-    """A random life of a front end: arrivals, deliveries of some, ends, losses, goodbyes."""
+    """A random life of a front end: who comes, deliveries with names and without, ends, losses."""
     s, live, serial, now = script(), dict[int, int](), 0, 0
     for _ in range(rng.randrange(5, 40)):
         now += rng.randrange(1, 50)
@@ -142,6 +152,12 @@ def some(rng: random.Random) -> Script:
             serial += 1
             live[serial] = 0
             s.arrived(serial, prompt=5, at=now)
+        elif what < 0.3:
+            serial += 1
+            live[serial] = rng.randrange(3)
+            s.live(serial, prompt=5, at=now, output=live[serial])
+        elif what < 0.4:
+            s.add(DELIVERED, flags=NO_MEMBERS, at_ns=now, ready_at_ns=now - 1, n_tokens=1)
         elif what < 0.8 and live:
             given = {n: rng.randrange(1, 4) for n in sorted(live) if rng.random() < 0.7}
             live |= {n: live[n] + tokens for n, tokens in given.items()}

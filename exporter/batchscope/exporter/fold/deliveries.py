@@ -53,7 +53,7 @@ def take(work: Work, handed: Rows) -> None:
     if part is None:
         return
     if (part.fields["flags"] & r.NO_MEMBERS).any():
-        work.rows["broken"] = 1
+        miss(work.rows, handed)
     offsets, tokens = part.tail("tokens")
     record = np.repeat(np.arange(len(part)), np.diff(offsets))
     which, actor = work.concerned(tokens["serial"], part.pos[record])
@@ -69,6 +69,13 @@ def take(work: Work, handed: Rows) -> None:
     _note_gaps(handed, whose, heads, at)
     _note_lags(handed, whose, heads, _lags(part, record, at))
     handed["pieces"][whose] += np.diff(heads, append=len(actor))
+
+
+def miss(rows: Rows, handed: Rows) -> None:
+    """Something was handed out since the last record, and nobody knows to whom of these."""
+    rows["broken"] = 1
+    rows["first_ok"] &= handed["pieces"] > 0
+    handed["last"] = NULL
 
 
 def _note_gaps(handed: Rows, whose: Ints, heads: Ints, at: Ints) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from batchscope.exporter.fold import deliveries, edges
-from batchscope.exporter.fold.layout import FAR, NULL, Ints, Rows
+from batchscope.exporter.fold.layout import FAR, Ints, Rows
 from batchscope.exporter.fold.pieces import Piece, nothing
 from batchscope.exporter.fold.sequence import begin, judge_seqs, tell_time
 from batchscope.exporter.fold.state import State
@@ -54,9 +54,8 @@ def _doubt(work: Work, handed: Rows) -> None:
     """A loss: who was not heard of since the one before has left; of the others some is unknown."""
     state, rows = work.state, work.rows
     _end(work, handed, np.flatnonzero(rows["suspect"] == 1), at=state.at, unix=state.unix)
-    rows["suspect"] = rows["broken"] = 1
-    rows["first_ok"] &= handed["pieces"] > 0
-    handed["last"] = NULL
+    rows["suspect"] = 1
+    deliveries.miss(rows, handed)
 
 
 def _end(work: Work, handed: Rows, leavers: Ints, *, at: int, unix: int) -> None:

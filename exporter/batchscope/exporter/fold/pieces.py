@@ -133,7 +133,7 @@ class Cutter:
 
     def _static_cuts(self) -> Ints:
         chunk = self._chunk
-        cuts = [*self._hidden, _by_size(chunk)]
+        cuts = [*self._hidden, *_blind_spans(chunk), _by_size(chunk)]
         breaks = [c.index for rec in (r.LOSS, r.BYE) if (c := chunk.of(rec)) is not None]
         cuts += [edge for index in breaks for edge in (index, index + 1)]
         if breaks or len(self._hidden[0]) or _tells_news(chunk, self._state):
@@ -193,6 +193,19 @@ def _hidden_spans(chunk: Chunk, state: State) -> tuple[Ints, Ints]:
         done = completed.fields["iteration_id"].astype(np.int64)
         pos, veiled = [*pos, completed.index], [*veiled, np.isin(done, ids[hides])]
     for record in (r.LIVE, r.LOSS, r.BYE):  # what is told ends a stretch
+        if (told := chunk.of(record)) is not None:
+            pos, veiled = [*pos, told.index], [*veiled, np.zeros(len(told.index), bool)]
+    return _stretches(np.concatenate(pos), np.concatenate(veiled))
+
+
+def _blind_spans(chunk: Chunk) -> tuple[Ints, Ints]:
+    """[first, last) of each row of deliveries that name nobody."""
+    delivered = chunk.of(r.DELIVERED)
+    blind = None if delivered is None else delivered.fields["flags"] & r.NO_MEMBERS != 0
+    if delivered is None or blind is None or not blind.any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    pos, veiled = [delivered.index], [blind]
+    for record in (r.ARRIVED, r.LIVE, r.FINISHED, r.LOSS, r.BYE):  # whoever comes or goes ends one
         if (told := chunk.of(record)) is not None:
             pos, veiled = [*pos, told.index], [*veiled, np.zeros(len(told.index), bool)]
     return _stretches(np.concatenate(pos), np.concatenate(veiled))
