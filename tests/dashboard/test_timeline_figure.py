@@ -30,7 +30,15 @@ def values(figure: dict[str, Any], pane: int, label: str) -> list[float | None]:
 
 
 def known(figure: dict[str, Any], pane: int, label: str) -> list[float]:
-    return [value for value in values(figure, pane, label) if value is not None]
+    """One value an iteration: what follows a hole stands at its beginning, too."""
+    x, found = figure["panes"][pane]["x"], values(figure, pane, label)
+    beginnings = {i for i in range(len(x)) if i == 0 or x[i - 1] in hole_ends(figure)}
+    return [v for i, v in enumerate(found) if v is not None and i not in beginnings]
+
+
+def hole_ends(figure: dict[str, Any]) -> set[float]:
+    running = values(figure, 2, "running")
+    return {at for at, v in zip(figure["panes"][2]["x"], running, strict=True) if v is None}
 
 
 def test_every_series_has_one_value_per_instant_and_instants_ascend(figure: dict[str, Any]) -> None:
@@ -71,10 +79,20 @@ def test_a_loss_is_shaded_and_a_mark_is_a_line(figure: dict[str, Any]) -> None:
 
 def test_no_line_bridges_a_loss(figure: dict[str, Any]) -> None:
     x, running = figure["panes"][2]["x"], values(figure, 2, "running")
-    before, after = at(160) / 1e6, at(300) / 1e6
+    before, after = at(160) / 1e6, at(299) / 1e6  # what follows is a bucket, 1 ms, wide
     between = [v for at_ms, v in zip(x, running, strict=True) if before < at_ms < after]
     assert between
     assert set(between) == {None}
+
+
+def test_an_iteration_between_two_holes_is_as_wide_as_its_interval() -> None:
+    def row(unix_ns: int) -> dict[str, Any]:
+        return {"unix_ns": unix_ns, "bucket_ns": 2, "interval_max_ns": 30, "decode_tokens_mean": 7}
+
+    rows = panes.with_breaks([row(100), row(500), row(530)])
+    assert [r["unix_ns"] for r in rows] == [70, 100, 285, 470, 500, 530]
+    drawn = panes.tokens_pane(rows)["series"][0]["values"]
+    assert drawn == [7, 7, None, 7, 7, 7]
 
 
 def test_the_strip_names_what_admission_stopped_at(figure: dict[str, Any]) -> None:

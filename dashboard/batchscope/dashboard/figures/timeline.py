@@ -54,13 +54,26 @@ def timeline(
 
 
 def with_breaks(rows: Sequence[Row]) -> list[Row]:
-    """Rows with an all-None row in each hole (idle or lost), so that no line bridges it."""
+    """Rows with an all-None row in each hole (idle or lost), so that no line bridges it, and with
+    the beginning of each row that follows none: a step is drawn from the point before, so an
+    iteration between two holes would not be seen at all.
+    """
     broken: list[Row] = []
     for row in rows:
-        if broken and _starts(row) - broken[-1]["unix_ns"] > BREAK_BUCKETS * row["bucket_ns"]:
-            broken += [{"unix_ns": broken[-1]["unix_ns"] + 1}, {"unix_ns": _starts(row)}]
+        if not broken:
+            broken.append(_beginning(row))
+        elif _starts(row) - broken[-1]["unix_ns"] > BREAK_BUCKETS * row["bucket_ns"]:
+            begins = _beginning(row)
+            hole = {"unix_ns": (broken[-1]["unix_ns"] + begins["unix_ns"]) // 2}
+            broken += [hole, begins]
         broken.append(row)
     return broken
+
+
+def _beginning(row: Row) -> Row:
+    """The row once more where its first iteration began, at least a bucket earlier."""
+    longest = max(row["bucket_ns"], row["interval_max_ns"] or 0)
+    return {**row, "unix_ns": int(row["unix_ns"] - longest), "ends_unix_ns": row["unix_ns"]}
 
 
 def _starts(row: Row) -> int:
@@ -174,7 +187,9 @@ def queue_pane(rows: Sequence[Row], deferrals: pa.Table) -> Figure:
 
 def _left_out(row: Row, at: dict[int, float]) -> float | None:
     """0 is known where decisions were seen and none left anyone out for that reason."""
-    return None if row.get("iterations") is None else at.get(row["unix_ns"], 0.0)
+    if row.get("iterations") is None:
+        return None
+    return at.get(row.get("ends_unix_ns", row["unix_ns"]), 0.0)
 
 
 def kv_pane(rows: Sequence[Row]) -> Figure:
