@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.engines.tiny_model import CONFIG, OFFLINE
+
 from batchscope.schemas.ring import LEVEL_MEMBERS, roster, set_level
 from bench.abba import BLOCK_STEPS, compared, table, timed
 
@@ -30,17 +32,7 @@ PYTHON = ROOT / ".venvs/vllm/bin/python"
 MEMBERS, PROMPT_TOKENS, BLOCK_TOKENS = 64, 32, 32
 LARGER = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
 LARGER |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
-SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "BATCHSCOPE": "1",
-    "BATCHSCOPE_OVERHEAD": "0",
-}
+SETTINGS = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def run(*, quads: int = 20) -> dict[str, Any] | None:
@@ -107,7 +99,6 @@ class Subject:
 def main(quads: str) -> None:
     """Measure here, in vLLM's own environment; the figures are the last line."""
     import vllm
-    from tests.engines.tiny_model import CONFIG
 
     rings = Path(os.environ["BATCHSCOPE_DIR"])
     with tempfile.TemporaryDirectory() as folder:

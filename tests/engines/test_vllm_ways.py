@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.adapters.ring_records import Seen, records
 from tests.engines.serving import serving
+from tests.engines.tiny_model import OFFLINE
 from tests.engines.versions import PYTHON, ROOT, TIMEOUT_S, environment, versions
 
 from batchscope.exporter.cli import processes
@@ -23,17 +24,7 @@ pytestmark = pytest.mark.engines
 
 RUN = (sys.executable, "-m", "batchscope.exporter.cli", "run", "--name", "blue")
 SEVERAL = ("--api-server-count", "2", "--tensor-parallel-size", "2")
-OFFLINE = {
-    "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "BATCHSCOPE": "1",
-    "BATCHSCOPE_OVERHEAD": "0",
-    "BATCHSCOPE_RING_BYTES": str(4 << 20),
-}
+SETTINGS = OFFLINE | {"BATCHSCOPE_RING_BYTES": str(4 << 20)}
 FORK = """
 import os
 from batchscope.adapters import vllm
@@ -130,7 +121,7 @@ def test_a_folder_on_the_path_and_engines_without_a_server(
     done = subprocess.run(
         [bare, "-m", "tests.engines.offline_process", rings],
         cwd=tmp_path,
-        env={**os.environ, **OFFLINE, "PYTHONPATH": path},
+        env={**os.environ, **SETTINGS, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -150,7 +141,7 @@ def test_a_folder_on_the_path_and_engines_without_a_server(
 def test_a_core_that_was_forked_after_the_plugin_was_loaded_has_the_ring(
     version: str, rings: Path
 ) -> None:
-    env = environment(version) | OFFLINE | {"BATCHSCOPE_DIR": str(rings)}
+    env = environment(version) | SETTINGS | {"BATCHSCOPE_DIR": str(rings)}
     done = subprocess.run(
         [PYTHON, "-c", FORK],
         cwd=ROOT,

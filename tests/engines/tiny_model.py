@@ -22,3 +22,14 @@ CONFIG: dict[str, Any] = {
     "eos_token_id": 2,
 }
 """A config.json as transformers writes it."""
+OFFLINE = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "BATCHSCOPE": "1",
+    "BATCHSCOPE_OVERHEAD": "0",
+}
+"""Settings of a process with an LLM() in it, watched from its start."""

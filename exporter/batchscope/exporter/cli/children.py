@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-END_S = 10.0
+END_S = 15.0
 
 
 @contextmanager
@@ -22,12 +22,17 @@ def running(
     try:
         yield child
     finally:
-        child.terminate()
-        try:
-            child.wait(END_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        end(child)
+
+
+def end(child: subprocess.Popen[Any]) -> None:
+    """Ask it to end, then make it."""
+    child.terminate()
+    try:
+        child.wait(END_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def answers(url: str) -> bool:

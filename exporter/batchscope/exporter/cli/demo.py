@@ -22,6 +22,7 @@ from typing import Any
 
 from batchscope.exporter import addresses
 from batchscope.exporter.cli import drawn
+from batchscope.exporter.cli.children import end
 from batchscope.exporter.cli.demo_engine import SHAPES
 from batchscope.exporter.cli.summary import live_lines, summary
 from batchscope.exporter.cli.workspace import workspace
@@ -207,13 +208,7 @@ def _die_with_parent() -> None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(END_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+    end(child)
     if child.stdout:
         child.stdout.close()
 
