@@ -80,6 +80,17 @@ async def ends_too_soon(asked: Asked) -> None:
     await asked.say("0\r\n\r\n")
 
 
+async def hangs_up_behind_the_last_word(asked: Asked) -> None:
+    await asked.stream()
+    await asked.tokens(7)
+    await asked.event("[DONE]")
+
+
+async def goes_back(asked: Asked) -> None:
+    await asked.stream()
+    await asked.say("3\r\nabc\r\n-e\r\n")
+
+
 async def hangs(asked: Asked) -> None:
     await asked.stream()
     await asked.tokens(7)
@@ -95,6 +106,8 @@ FATES: list[tuple[Any, Status, str]] = [
     (fails_midway, Status.FAILED, "the server says: the iteration failed"),
     (breaks_midway, Status.BROKEN, "the stream was cut off"),
     (ends_too_soon, Status.BROKEN, "the stream ended before the answer did"),
+    (hangs_up_behind_the_last_word, Status.OK, ""),
+    (goes_back, Status.BROKEN, "'-e' is not a size"),
     (hangs, Status.TIMEOUT, "no end within 1 s"),
 ]
 
@@ -108,7 +121,14 @@ def test_every_end_is_counted_as_what_it_is() -> None:
         assert (one.status, one.why) == (status, why), one
         assert one.ended_ns is not None
     assert seen.ended == Counter(status for _, status, _ in FATES)
-    assert [one.http_status for one in seen.outcomes] == [200, 429, 503, 400, 500, *[200] * 4]
+    assert [one.http_status for one in seen.outcomes] == [200, 429, 503, 400, 500, *[200] * 6]
+
+
+def test_a_client_that_leaves_before_it_is_sent_has_left_and_was_not_shed() -> None:
+    seen = played(well, trace([0, 1, 2], abort_after_ns=np.array([0, 1, NEVER_NS])))
+    assert [one.status for one in seen.outcomes] == [Status.LEFT, Status.LEFT, Status.OK]
+    assert seen.ended == Counter({Status.LEFT: 2, Status.OK: 1})
+    assert all(one.ended_ns is not None for one in seen.outcomes)
 
 
 def test_a_server_that_isnt_there_is_unreachable() -> None:

@@ -30,6 +30,16 @@ def delta(**said: Any) -> dict[str, Any]:
     return piece(delta=said)
 
 
+def test_what_is_of_another_type_than_agreed_does_no_harm() -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": "5", "completion_tokens": 2.0}}
+    end = {"id": 7, "choices": [{"text": "a", "finish_reason": 3}]}
+    outcome, stream = heard("data:\n\n", end, usage, "data: [DONE]\n\n")
+    assert (outcome.answer_id, outcome.finish_reason, stream.done) == ("7", "3", True)
+    assert outcome.prompt_tokens is outcome.output_tokens is None
+    with pytest.raises(StreamError, match="makes no sense"):
+        heard("data: " + "[" * 100_000 + "\n\n")
+
+
 @pytest.mark.parametrize("cut", [1, 7, 10**6])
 def test_text_pieces_count_once_each_however_the_bytes_are_cut(cut: int) -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}

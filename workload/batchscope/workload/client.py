@@ -53,8 +53,12 @@ async def _converse(wire: Wire, order: Order, outcome: Outcome) -> None:
 async def _follow(reply: Reply, outcome: Outcome) -> None:
     """Read a stream to its end."""
     stream = Stream(outcome)
-    async for at_ns, data in reply.pieces():
-        stream.take(at_ns, data)
+    try:
+        async for at_ns, data in reply.pieces():
+            stream.take(at_ns, data)
+    except WireError:
+        if not stream.done:  # some hang up behind the last word
+            raise
     if stream.done or outcome.finish_reason:
         outcome.status = Status.OK
     else:

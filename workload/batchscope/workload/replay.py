@@ -121,6 +121,9 @@ class Replay:
 
     def _ended(self, outcome: Outcome) -> None:
         del self._tasks[outcome.arrival.ordinal]
+        if outcome.sent_ns is None:  # its client left before its task had begun
+            outcome.status = Status.CUT if outcome.cut else Status.LEFT
+            outcome.ended_ns = self._wire.clock()
         self.played.under_way = len(self._tasks)
         self.played.ended[outcome.status] += 1
         if self._heard is not None:

@@ -31,25 +31,25 @@ class Stream:
                 self._event(at_ns, line[5:].strip())
 
     def _event(self, at_ns: int, payload: bytes) -> None:
-        if payload == b"[DONE]":
-            self.done = True
+        if not payload or payload == b"[DONE]":  # without content: to keep a proxy's connection
+            self.done = self.done or bool(payload)
             return
         try:
             self._chunk(at_ns, json.loads(payload))
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise StreamError(f"an event makes no sense: {payload[:80]!r}") from error
 
     def _chunk(self, at_ns: int, chunk: Mapping[str, Any]) -> None:
         if "error" in chunk:
             raise StreamError(f"the server says: {_sentence(chunk['error'])}")
         outcome = self._outcome
-        outcome.answer_id = chunk.get("id") or outcome.answer_id
+        outcome.answer_id = _text(chunk.get("id")) or outcome.answer_id
         for choice in chunk.get("choices") or ():
             outcome.token_ns.extend([at_ns] * tokens(choice))
-            outcome.finish_reason = choice.get("finish_reason") or outcome.finish_reason
+            outcome.finish_reason = _text(choice.get("finish_reason")) or outcome.finish_reason
         if told := chunk.get("usage"):
-            outcome.prompt_tokens = told.get("prompt_tokens")
-            outcome.output_tokens = told.get("completion_tokens")
+            outcome.prompt_tokens = _count(told.get("prompt_tokens"))
+            outcome.output_tokens = _count(told.get("completion_tokens"))
 
 
 def tokens(choice: Mapping[str, Any]) -> int:
@@ -58,6 +58,16 @@ def tokens(choice: Mapping[str, Any]) -> int:
         return len(choice["token_ids"])
     delta = choice.get("delta") or choice
     return int(any(delta.get(name) for name in _TEXTS) or bool(delta.get("tool_calls")))
+
+
+def _text(said: Any) -> str | None:
+    """Some servers number their answers."""
+    return None if said is None else str(said)
+
+
+def _count(said: Any) -> int | None:
+    """A number of tokens; what is none is not known."""
+    return said if type(said) is int and said >= 0 else None
 
 
 def _sentence(error: Any) -> str:

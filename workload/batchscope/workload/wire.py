@@ -38,7 +38,8 @@ class Reply:
         if "chunked" in self.headers.get("transfer-encoding", "").lower():
             source = self._chunked()
         else:
-            source = self._plain(_number(self.headers.get("content-length", "-1")))
+            length = self.headers.get("content-length")
+            source = self._plain(-1 if length is None else _number(length))
         async for piece in source:
             yield piece
         self.finished = True
@@ -97,9 +98,12 @@ def _size(line: bytes) -> int:
 
 def _number(text: str, *, base: int = 10) -> int:
     try:
-        return int(text, base)
+        size = int(text, base)
     except ValueError:
-        raise WireError(f"{text[:20]!r} is not a size") from None
+        size = -1
+    if size < 0:  # int() takes a sign: a chunk that ends before it begins would be read for ever
+        raise WireError(f"{text[:20]!r} is not a size")
+    return size
 
 
 @dataclass
