@@ -64,6 +64,18 @@ def test_a_run_and_its_requests_are_stored_and_joined_to_the_engines_by_id(serve
     assert runs["interrupted"] == [False]
 
 
+def test_what_is_handed_in_again_counts_once_and_the_last_word_holds(served: Any) -> None:
+    for ttft_ns, seconds in ((7, 9), (8, 10)):
+        again = RUN | {"run": "twice", "unix_ns": seconds * S}
+        assert served.http.post("/api/v1/client-runs", json=again).status_code == 201
+        hand_in(served, "twice", request(0, "req-42", ttft_ns=ttft_ns))
+        until(lambda: columns(served, "client_requests", run="twice")["ttft_ns"] == [ttft_ns])  # noqa: B023
+    runs = columns(served, "client_runs")
+    assert [at for run, at in zip(runs["run"], runs["unix_ns"], strict=True) if run == "twice"] == [
+        10 * S
+    ]
+
+
 def test_ids_are_kept_plain_and_hashed_once_each(served: Any) -> None:
     one = client_runs.ClientRequest(**request(0, "a", names=["a", "b"]))
     new = client_runs.NewClientRequests(run="r", requests=[one])

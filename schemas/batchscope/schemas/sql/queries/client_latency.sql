@@ -4,8 +4,10 @@
 -- client's TTFT and E2E begin at the instant of sending that the trace wanted, the engine's where
 -- the request entered it: the difference is network, server front end and the client's lateness. A
 -- request that was split over a prefill and a decode engine has no figure of one engine: left out.
-WITH named AS (
-    SELECT ordinal, unnest(keys) AS key FROM client_requests WHERE run = $run AND NOT warm_up
+WITH sent AS (  -- handed in again, the last word holds
+    SELECT DISTINCT ON (ordinal) * FROM client_requests WHERE run = $run ORDER BY ordinal, batch_id DESC
+), named AS (
+    SELECT ordinal, unnest(keys) AS key FROM sent WHERE NOT warm_up
 ), recorded AS (
     SELECT ring_id, serial, unnest(list_distinct([request_key, external_key])) AS key FROM all_requests
 ), pairs AS (
@@ -14,7 +16,7 @@ WITH named AS (
     SELECT c.ttft_ns, c.tpot_ns, c.tbt_p99_ns, c.e2e_ns,
            r.ttft_ns AS r_ttft_ns, r.tpot_ns AS r_tpot_ns, r.tbt_p99_ns AS r_tbt_p99_ns, r.e2e_ns AS r_e2e_ns
     FROM pairs p
-    JOIN client_requests c ON c.run = $run AND c.ordinal = p.ordinal
+    JOIN sent c ON c.ordinal = p.ordinal
     JOIN all_requests r ON r.ring_id = p.ring_id AND r.serial = p.serial
     JOIN engines e ON e.ring_id = r.ring_id AND e.role = 'both'
 ), samples AS (
