@@ -24,7 +24,7 @@ from tests.support.served import Served, until
 from batchscope.adapters import mini
 from batchscope.engine.config import EngineConfig
 from batchscope.engine.virtual import Simulation
-from batchscope.exporter.cli import export, main
+from batchscope.exporter.cli import bundled, export, main
 from batchscope.exporter.cli.played import report
 from batchscope.exporter.cli.tabled import lines
 from batchscope.exporter.errors import ConfigError
@@ -182,6 +182,22 @@ def row(**known: Any) -> dict[str, Any]:
     return base | more | {"model": None} | known
 
 
+def test_in_virtual_time_too_a_client_that_has_left_sees_no_token_any_more() -> None:
+    """Iterations of 10 ms and more: each of these leaves within one, and the last at the end."""
+    patience_ns = (np.arange(40) + 1) * MS
+    offered = Trace(
+        at_ns=np.arange(40) * S,
+        prompt_tokens=np.full(40, 100),
+        output_tokens=np.full(40, 3),
+        abort_after_ns=patience_ns,
+    )
+    seen = bundled.virtual({}, seed=0, quiet=True).play(offered, word="")
+    for one, left_ns in zip(seen.outcomes, patience_ns.tolist(), strict=True):
+        assert all(at <= one.scheduled_ns + left_ns for at in one.token_ns)
+        assert (one.status is Status.OK) == (len(one.token_ns) == 3)
+    assert {one.status for one in seen.outcomes} == {Status.OK, Status.LEFT}
+
+
 def test_who_was_cut_short_is_replayed_as_meant_and_what_is_unknown_left_out() -> None:
     made, left_out = export.arrivals(
         [
@@ -309,6 +325,9 @@ ENGINE = ("--engine", "cost")
         ([*ENGINE, "chat", "--rate", "1", "--set", "x=1"], "no setting 'x'; it has block_size"),
         ([*ENGINE, "chat", "--rate", "1", "--set", "num_blocks=0"], "num_blocks must be at least"),
         ([*ENGINE, "chat", "--rate", "1", "--set", "num_blocks=x"], "'x' can't be num_blocks"),
+        ([*ENGINE, "chat", "--rate", "1", "--set", "policy=x"], "it must be chunked, "),
+        ([*ENGINE, "chat", "--rate", "1", "--set", "role=x"], "it must be both, "),
+        ([*ENGINE, "chat", "--rate", "1", "--set", "backlog_ratio=2"], "must be above 0 and at"),
         (["http://127.0.0.1:1", "chat", "--set", "seed=1"], "--set is for the bundled engine"),
         ([*ENGINE, "poisson", "--rate", "1", "--prompt-tokens", "9000"], "above max_model_len"),
         ([*ENGINE, "chat", "--rate", "1", "--post"], "saw nothing of virtual time"),

@@ -42,9 +42,16 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(name: str, text: str, kind: type) -> Any:
+    from batchscope.engine.__main__ import CHOICES
+
+    known = CHOICES.get(name)
+    if known and text not in known:
+        raise ConfigError(f"{text!r} can't be {name}: it must be {', '.join(known)}")
     truth = {"true": True, "false": False}
     try:
-        return truth[text.lower()] if kind is bool else int(text) if kind is int else text
+        if kind is bool:
+            return truth[text.lower()]
+        return kind(text) if kind in (int, float) else text
     except (KeyError, ValueError):
         raise ConfigError(f"{text!r} can't be {name}: it must be {kind.__name__}") from None
 
@@ -115,12 +122,20 @@ def _outcome(arrival: Arrival, served: Served) -> Outcome:
     """As a client beside the engine would have seen it."""
     seq, times = served.seq, array("q", served.token_ns)
     reason = None if seq.finish_reason is None else str(seq.finish_reason.value)
-    outcome = Outcome(arrival, seq.request_id, arrival.at_ns, token_ns=times)
-    outcome.sent_ns, outcome.finish_reason = arrival.at_ns, reason
-    outcome.status = Status.LEFT if reason == "abort" else Status.OK
-    leaves_ns = arrival.at_ns + (arrival.abort_after_ns or 0)
-    outcome.ended_ns = leaves_ns if outcome.status is Status.LEFT else times[-1]
+    patience_ns = arrival.abort_after_ns
+    if patience_ns is not None and (reason == "abort" or times[-1] > arrival.at_ns + patience_ns):
+        return _left(arrival, served, arrival.at_ns + patience_ns)
+    outcome = Outcome(arrival, seq.request_id, arrival.at_ns, token_ns=times, status=Status.OK)
+    outcome.sent_ns, outcome.ended_ns, outcome.finish_reason = arrival.at_ns, times[-1], reason
     outcome.prompt_tokens, outcome.output_tokens = len(seq.prompt), len(seq.output)
+    return outcome
+
+
+def _left(arrival: Arrival, served: Served, leaves_ns: int) -> Outcome:
+    """What came until then: the engine ends the iteration that runs, and its client is gone."""
+    times = array("q", (at for at in served.token_ns if at <= leaves_ns))
+    outcome = Outcome(arrival, served.seq.request_id, arrival.at_ns, token_ns=times)
+    outcome.sent_ns, outcome.ended_ns, outcome.status = arrival.at_ns, leaves_ns, Status.LEFT
     return outcome
 
 
