@@ -55,6 +55,18 @@ def test_attached_again_after_a_goodbye_it_lives_again(ring: Any, followed: Any)
     assert marks(followed)[1:] == [("closed", "detached", 5), ("attach", "again", 9)]
 
 
+def test_who_arrives_after_a_goodbye_is_ended_when_the_engine_dies(
+    ring: Any, followed: Any
+) -> None:
+    bye(ring, at=5)
+    followed.read()
+    ring.append(body(r.ARRIVED, serial=1, prompt_tokens=3, at_ns=9 * MS))
+    followed.read()
+    assert followed.state == "live"
+    assert marks(followed)[1:] == [("closed", "detached", 5), ("attach", "again", 9)]
+    assert followed.die(10**18 + 11 * MS)["requests"]["serial"].tolist() == [1]
+
+
 def test_a_pause_that_one_poll_sees_whole_is_none(ring: Any, followed: Any) -> None:
     work(ring, at=1)
     bye(ring, at=5)

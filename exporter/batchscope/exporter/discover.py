@@ -19,7 +19,7 @@ from batchscope.exporter.store import RingState
 from batchscope.exporter.tail import Chunk, chunk_from
 from batchscope.exporter.views import EngineView, view
 from batchscope.schemas.reasons import Role
-from batchscope.schemas.records import BYE, DELIVERED, SCHEDULED
+from batchscope.schemas.records import ARRIVED, BYE, DELIVERED, LIVE, SCHEDULED
 from batchscope.schemas.ring import RingError, RingReader, list_rings
 from batchscope.schemas.slo import Slo
 
@@ -28,6 +28,8 @@ _ITERATION = struct.Struct("<q")
 while no exporter runs exact in iterations, too."""
 
 
+_SIGNS_OF_LIFE = (ARRIVED, LIVE, SCHEDULED, DELIVERED)
+"""Who comes counts, too: if the engine dies before it decides anything, someone was there."""
 HURRY = 8
 """A poll that returns more than this part of a ring is followed by the next one at once."""
 
@@ -94,10 +96,11 @@ class Followed:
 
     def _note_life(self, chunk: Chunk) -> None:
         """A goodbye that nothing follows is the end; work after one: it was attached again."""
-        decided, bye = chunk.of(SCHEDULED) or chunk.of(DELIVERED), chunk.of(BYE)
-        if self.state == "closed" and decided is not None:
+        found, bye = [chunk.of(kind) for kind in _SIGNS_OF_LIFE], chunk.of(BYE)
+        if self.state == "closed" and (signs := [one for one in found if one is not None]):
             self.state, self.ended_unix_ns = "live", None
-            at = self._unix_ns(int(decided.fields["at_ns"][0]))
+            first = min(signs, key=lambda one: int(one.index[0]))
+            at = self._unix_ns(int(first.fields["at_ns"][0]))
             self.marks.append(facts.mark("attach", "again", unix_ns=at, engine=self.engine))
         if bye is not None and int(chunk.kind[-1]) == BYE.kind:
             self.end("closed", self._unix_ns(int(bye.fields["at_ns"][-1])))
