@@ -66,6 +66,17 @@ def test_unchanged_decodes_are_named_once(tape: Tape) -> None:
     assert flags == [(0, [1, 2]), (r.SAME_DECODES, []), (0, [1, 2, 3]), (r.SAME_DECODES, [])]
 
 
+def test_members_that_are_more_news_than_a_segment_takes_are_named_all_the_same(
+    tape: Tape,
+) -> None:
+    for n in range(300, 600, 3):
+        fresh = [(f"{n}-{i}", 0, 1) for i in range(n)]
+        tape.recorder.scheduled(object(), decision([], prefill=fresh, prefill_tokens=n))
+        (seen,) = tape.seen("scheduled")
+        assert len(seen["prefill"]) == n
+    assert tape.reader.rejected == 0
+
+
 def test_a_request_that_left_is_out_of_the_list_and_let_go(tape: Tape) -> None:
     tape.recorder.scheduled(object(), decision(["a", "b", "c"]))
     tape.recorder.finished("b", at_ns=1, reason=1, output_tokens=1)

@@ -242,6 +242,7 @@ class Recorder(Edges):
             named = self._introduced(d)
             if self._room(tails + _FRAMED_BYTES):  # so many were new that they filled the segment
                 named = self._introduced(d)
+                self._room(tails + _FRAMED_BYTES)  # more than one takes: the ones before know them
         else:
             named = b""
         if decodes.told:
