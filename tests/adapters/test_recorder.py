@@ -77,6 +77,15 @@ def test_members_that_are_more_news_than_a_segment_takes_are_named_all_the_same(
     assert tape.reader.rejected == 0
 
 
+def test_a_delivery_to_more_than_a_record_takes_is_counted_and_names_nobody(tape: Tape) -> None:
+    some, crowd = ["a", "b"], [str(n) for n in range(2100)]  # of 8 bytes each, in 16 KiB
+    for who in (some, crowd):
+        tape.recorder.delivered(who, [1] * len(who), at_ns=2, ready_at_ns=1)
+    named, counted = tape.seen("delivered")
+    assert (named.flags, named["n_tokens"], len(named["tokens"])) == (0, 2, 2)
+    assert (counted.flags, counted["n_tokens"]) == (r.NO_MEMBERS, 2100)
+
+
 def test_a_request_that_left_is_out_of_the_list_and_let_go(tape: Tape) -> None:
     tape.recorder.scheduled(object(), decision(["a", "b", "c"]))
     tape.recorder.finished("b", at_ns=1, reason=1, output_tokens=1)

@@ -31,7 +31,7 @@ from batchscope.schemas.records import (
     TRANSFER,
     UNBLOCKED,
 )
-from batchscope.schemas.ring import LEVEL_MEMBERS, RingWriter
+from batchscope.schemas.ring import LEVEL_MEMBERS, RingWriter, framed
 
 MOST_INTRODUCTIONS = 16
 """LIVE records per iteration for decode members that a new segment doesn't know: 2, or a hundredth
@@ -152,8 +152,9 @@ class Edges:
         self, requests: Sequence[Any], tokens: Sequence[int], *, at_ns: int, ready_at_ns: int | None
     ) -> None:
         """A front end handed each of these requests so many tokens, which the core had ready."""
-        named = self.level >= LEVEL_MEMBERS
-        self._room(8 * len(requests) + MOST_INTRODUCTIONS * EDGE_BYTES + SLACK)
+        needed = framed(DELIVERED.struct.size + 8 * len(requests))
+        named = self.level >= LEVEL_MEMBERS and needed <= self._writer.largest
+        self._room(needed * named + MOST_INTRODUCTIONS * EDGE_BYTES + SLACK)
         serials = self._book.introduced(requests, at_ns=at_ns, most=MOST_INTRODUCTIONS)
         pairs = array("I", bytes(8 * len(serials)))
         pairs[0::2], pairs[1::2] = serials, array("I", tokens)
