@@ -19,6 +19,7 @@ from bench.report import OVERHEAD, RESULTS, render
 
 BENCHES = {
     "observer": "what a hook costs on the engine's thread (P1), about 1 minute",
+    "vllm_hooks": "the same on a real vLLM's scheduler, about 2 minutes",
     "impact": "an engine with and without us (P2), about 6 minutes",
     "vllm_impact": "a real vLLM with and without us (P2), about 10 minutes",
     "ingest": "exporter sustained, freshness, scrape, disk (P3, P4, P6, P7), about 2 minutes",

@@ -54,6 +54,20 @@ def _observer(figures: dict[str, Any]) -> Iterator[Row]:
         yield (f"{name}: p10 / p50 / p99 / max us", spread, said, met if bars else "")
 
 
+def _vllm_hooks(figures: dict[str, Any]) -> Iterator[Row]:
+    for name, case in figures["cases"].items():
+        for what in ("hooks", "schedule + update, bare", "schedule + update, hooked"):
+            spread = " / ".join(f"{case[what][q]:,.0f}" for q in ("p10", "p50", "p99", "max"))
+            yield (f"{name}: {what}, p10 / p50 / p99 / max us", spread, "", "")
+        for what, bar in figures["bars"].items():
+            yield (
+                f"{name}: hooks, {what}",
+                f"{case[what]:.1%}",
+                f"<= {bar:.0%}",
+                _met(case[what], bar),
+            )
+
+
 def _impact(figures: dict[str, Any]) -> Iterator[Row]:
     for name, label in (("on_off", "on against off"), ("a_a", "off against off")):
         for what in ("interval", "cpu"):
@@ -138,6 +152,11 @@ Time added to one iteration (SCHEDULED and COMPLETED) by the adapter: hooked min
 loop over an engine that does nothing else. In a real engine, whose own work evicts our code and
 data from the caches, the same hooks take several times as long; each iteration's own figure is
 recorded as `observer_ns` and shown on the Now page."""
+VLLM_HOOKS = """Two schedulers without a model, 256 running members each, one hooked and one bare,
+stepped in turn under the same load, so that both find cold caches. "changed": one request ends and
+one arrives in every iteration. What the hooks count of themselves (`observer_ns`) is set against
+schedule() and update_from_output() of the bare one, and against vLLM's own statistics
+(IterationStats and PrometheusStatLogger), at p50."""
 IMPACT = """\
 Bundled engine, 64 requests in steady decode; the detail level is flipped by the control word every
 200 iterations of one run (ABBA), paired by quads; 95 % interval."""
@@ -159,6 +178,7 @@ padding, the compiled FlexAttention over pages, and the script itself on a small
 """
 SECTIONS = {
     "observer": ("P1. The hook, on the engine's thread", OBSERVER, _observer),
+    "vllm_hooks": ("P1. The hooks on a real vLLM's scheduler", VLLM_HOOKS, _vllm_hooks),
     "impact": ("P2. The engine, with and without us", IMPACT, _impact),
     "vllm_impact": ("P2. A real vLLM, with and without us", VLLM_IMPACT, _impact),
     "ingest": ("P3, P4, P6, P7. The exporter", INGEST, _ingest),

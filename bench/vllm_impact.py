@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,12 +22,11 @@ from typing import Any
 from tests.engines.tiny_model import CONFIG, OFFLINE
 
 from batchscope.schemas.ring import LEVEL_MEMBERS, roster, set_level
+from bench import in_vllm
 from bench.abba import BLOCK_STEPS, compared, table, timed
 
 __all__ = ["run", "table"]
 
-ROOT = Path(__file__).parents[1]
-PYTHON = ROOT / ".venvs/vllm/bin/python"
 MEMBERS, PROMPT_TOKENS, BLOCK_TOKENS = 64, 32, 32
 LARGER = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
 LARGER |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
@@ -37,19 +35,9 @@ SETTINGS = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 def run(*, quads: int = 20) -> dict[str, Any] | None:
     """{members, block_steps, quads, version} and what `compared` gives; None without a vLLM."""
-    if not PYTHON.exists():
-        print("no vLLM here: `make test-engines` makes .venvs/vllm", file=sys.stderr)
-        return None
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        done = subprocess.run(
-            [str(PYTHON), "-m", "bench.vllm_impact", str(quads)],
-            cwd=ROOT,
-            env={**os.environ, **SETTINGS, "BATCHSCOPE_DIR": folder},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return json.loads(done.stdout.splitlines()[-1])
+        env = SETTINGS | {"BATCHSCOPE_DIR": folder}
+        return in_vllm.figures("bench.vllm_impact", str(quads), env=env)
 
 
 class Subject:

@@ -24,10 +24,12 @@ from tests.support.served import Served, until
 from batchscope.adapters import mini
 from batchscope.engine.config import EngineConfig
 from batchscope.engine.virtual import Simulation
+from batchscope.exporter import facts
 from batchscope.exporter.cli import bundled, export, main
 from batchscope.exporter.cli.played import report
 from batchscope.exporter.cli.tabled import lines
 from batchscope.exporter.errors import ConfigError
+from batchscope.exporter.store import Commit, Store
 from batchscope.workload.judged import Terms
 from batchscope.workload.outcome import Outcome, Status
 from batchscope.workload.read import read_trace
@@ -353,5 +355,43 @@ def test_an_export_that_cant_be_made_is_one_sentence(lab: Any, capsys: Any, tmp_
     assert "no request of 'nobody' arrived then" in refused(capsys, *none, code=1)
     store = ("export", "--trace", tmp_path / "t", "--store", tmp_path / "none.duckdb")
     assert "there is no file" in refused(capsys, *store)
+    ago = ("export", "--trace", tmp_path / "t", *whose, "lab", "--from", "-9h", "--to", "-8.5h")
+    assert "no request of 'lab' arrived then" in refused(capsys, *ago, code=1)
     over = ("export", "--trace", there, *whose, "lab")
     assert "File exists" in refused(capsys, *over)
+
+
+@pytest.mark.parametrize("named", [(), ("--engine", "first")])
+def test_half_of_a_split_has_no_trace_of_what_clients_asked_for(
+    named: tuple[str, ...], tmp_path: Path, capsys: Any
+) -> None:
+    rings = [(78, "first", "prefill"), (79, "second", "decode"), (80, "door", "frontend")]
+    hellos = [
+        (ring, {"ring_uuid": f"{ring:032x}", "engine": engine, "kind": "mini", "role": role})
+        for ring, engine, role in rings
+    ]
+    rows = [facts.engine(hello, ring, state="dead", ended_unix_ns=9) for ring, hello in hellos]
+    store = Store.open(tmp_path / "s.duckdb")
+    store.commit(Commit(appended={"engines": facts.table("engines", rows)}))
+    store.close()
+    asked = ("export", "--trace", tmp_path / "t", "--store", tmp_path / "s.duckdb", *named)
+    assert "first saw the prefill half of each request" in refused(capsys, *asked)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_run_of_which_engines_recorded_halves_alone_says_so() -> None:
+    served = Outcome(Arrival(0, 0, 3, 2), "r-0", 0, status=Status.OK, ended_ns=9, output_tokens=2)
+    seen = report(Played(0, outcomes=[served]), "here", traffic(Wish("chat", 1.0)), Terms())
+    none = lines(seen | {"beside_engine": [], "recorded_by": []})
+    assert none[-1].endswith("the exporter has recorded none of these requests in an engine")
+    halves = lines(seen | {"beside_engine": [], "recorded_by": ["a", "b"]})
+    assert halves[-1].endswith(
+        "nothing to compare: a, b recorded halves of them or the warm-up alone"
+    )
+
+
+def test_a_warm_up_that_swallows_the_whole_run_is_said(capsys: Any) -> None:
+    assert main(["replay", *ENGINE, *LAW, "--warm-up", "60"]) == 0
+    said = capsys.readouterr().out
+    assert "0 requests to cost model in virtual time (and 20 of the warm-up): none" in said
+    assert "all of them came within the warm-up: there is nothing to tell" in said
