@@ -76,6 +76,22 @@ def test_the_parts_of_a_pair_sum_to_the_whole(db: duckdb.DuckDBPyConnection) -> 
     assert (one["prefill_ring_id"], one["decode_ring_id"]) == (PREFILL, DECODE)
 
 
+def test_a_decode_engine_that_makes_the_first_token_once_more_gives_the_client_its_own() -> None:
+    vllm = [
+        engine(PREFILL, "prefill") | {"kind": "vllm"},
+        engine(DECODE, "decode") | {"kind": "vllm"},
+    ]
+    with database({"engines": vllm}) as db:
+        insert(db, "requests", [
+            part(PREFILL, 1, "k", 100, queue_ns=5, ttft_ns=30, e2e_ns=30),
+            part(DECODE, 4, "k", 137, queue_ns=2, ttft_ns=12, e2e_ns=92),
+        ])  # fmt: skip
+        (one,) = handovers(db, "k")
+    assert (one["output_tokens"], one["ttft_ns"], one["first_gap_ns"]) == (9, 49 * MS, None)
+    parts = ("queue", "prefill", "hop", "decode_queue", "decode")
+    assert sum(one[f"{name}_ns"] for name in parts) == one["e2e_ns"] == 129 * MS
+
+
 def test_a_hop_that_failed_leaves_the_rest_unknown(db: duckdb.DuckDBPyConnection) -> None:
     insert(db, "requests", [part(PREFILL, 1, "k", 100, queue_ns=5, ttft_ns=30)])
     insert(db, "transfers", [hop(PREFILL, 1, 131, 138, failed=True)])

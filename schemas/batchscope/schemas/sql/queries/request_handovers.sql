@@ -5,9 +5,11 @@
 -- is the most by which the two rings' clocks can differ when an offer is heard after it was made and an
 -- answer after it was given; NULL where not both rings tell of the hop. offer (first token to the offer of
 -- its KV), handshake, wait and copy are as the prefill side measured them, on its own clock, to the instant
--- at which it heard that the KV is taken. decode_* are NULL of who never got there.
+-- at which it heard that the KV is taken. decode_* are NULL of who never got there. vLLM's decode engine
+-- makes the first token once more, and that is the one the client gets: ttft_ns ends there, and there is no
+-- first_gap_ns.
 WITH parts AS (
-    SELECT r.*, coalesce(external_key, request_key) AS key, role
+    SELECT r.*, coalesce(external_key, request_key) AS key, role, kind = 'vllm' AS again
     FROM all_requests AS r JOIN engines USING (ring_id)
     WHERE role IN ('prefill', 'decode') AND arrived_unix_ns IS NOT NULL
       AND (request_key IN (SELECT unnest($keys::VARCHAR[])) OR external_key IN (SELECT unnest($keys::VARCHAR[])))
@@ -23,13 +25,14 @@ WITH parts AS (
 )
 SELECT p.key AS request_key, p.ring_id AS prefill_ring_id, p.serial AS prefill_serial,
        d.ring_id AS decode_ring_id, d.serial AS decode_serial,
-       p.arrived_unix_ns, p.prompt_tokens, (p.output_tokens + coalesce(d.output_tokens, 0))::UBIGINT AS output_tokens,
+       p.arrived_unix_ns, p.prompt_tokens, CASE WHEN d.again THEN d.output_tokens ELSE p.output_tokens + coalesce(d.output_tokens, 0) END::UBIGINT AS output_tokens,
        coalesce(d.finish_reason, CASE WHEN o.failed THEN 'error' WHEN o.failed IS NULL THEN p.finish_reason END) AS finish_reason,
-       p.queue_ns, p.ttft_ns - p.queue_ns AS prefill_ns, p.ttft_ns,
+       p.queue_ns, p.ttft_ns - p.queue_ns AS prefill_ns,
+       CASE WHEN d.again THEN d.arrived_unix_ns + d.ttft_ns - p.arrived_unix_ns ELSE p.ttft_ns END AS ttft_ns,
        d.arrived_unix_ns - (p.arrived_unix_ns + p.ttft_ns) AS hop_ns,
        d.queue_ns AS decode_queue_ns, d.e2e_ns - d.queue_ns AS decode_ns,
        d.arrived_unix_ns + d.e2e_ns - p.arrived_unix_ns AS e2e_ns,
-       d.arrived_unix_ns + d.ttft_ns - (p.arrived_unix_ns + p.ttft_ns) AS first_gap_ns,
+       CASE WHEN NOT d.again THEN d.arrived_unix_ns + d.ttft_ns - (p.arrived_unix_ns + p.ttft_ns) END AS first_gap_ns,
        d.tbt_p50_ns, d.tbt_p99_ns, d.tbt_max_ns,
        o.start_unix_ns - (p.arrived_unix_ns + p.ttft_ns) AS offer_ns, o.handshake_ns, o.wait_ns, o.hop_ns - o.handshake_ns - o.wait_ns AS copy_ns, o.bytes, o.blocks, o.failed,
        greatest(abs(i.start_unix_ns - o.start_unix_ns), abs(o.end_unix_ns - i.end_unix_ns)) AS clock_error_ns
