@@ -32,10 +32,12 @@ def delta(**said: Any) -> dict[str, Any]:
 
 def test_what_is_of_another_type_than_agreed_does_no_harm() -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": "5", "completion_tokens": 2.0}}
-    end = {"id": 7, "choices": [{"text": "a", "finish_reason": 3}]}
+    end = {"id": 7, "error": None, "choices": [{"text": "a", "finish_reason": 3}]}
     outcome, stream = heard("data:\n\n", end, usage, "data: [DONE]\n\n")
     assert (outcome.answer_id, outcome.finish_reason, stream.done) == ("7", "3", True)
     assert outcome.prompt_tokens is outcome.output_tokens is None
+    half, _ = heard('data: {"id": "x\\ud800", "choices": [{"finish_reason": "\\udfff"}]}\n\n')
+    assert (half.answer_id, half.finish_reason) == ("x?", "?")
     with pytest.raises(StreamError, match="makes no sense"):
         heard("data: " + "[" * 100_000 + "\n\n")
 

@@ -10,7 +10,7 @@ import json
 
 from batchscope.workload.orders import Order
 from batchscope.workload.outcome import Outcome, Status
-from batchscope.workload.streamed import Stream, StreamError
+from batchscope.workload.streamed import Stream, StreamError, written
 from batchscope.workload.wire import Reply, Wire, WireError
 
 _OVERLOAD = (429, 503)
@@ -76,6 +76,6 @@ def _detail(body: bytes) -> str:
     try:
         said = json.loads(body)
         error = said.get("error", said)
-        return str(error if isinstance(error, str) else error.get("message", ""))[:200]
+        return written(error if isinstance(error, str) else error.get("message", ""))[:200]
     except (ValueError, AttributeError):
         return body[:200].decode("utf-8", "replace").strip()

@@ -40,8 +40,8 @@ class Stream:
             raise StreamError(f"an event makes no sense: {payload[:80]!r}") from error
 
     def _chunk(self, at_ns: int, chunk: Mapping[str, Any]) -> None:
-        if "error" in chunk:
-            raise StreamError(f"the server says: {_sentence(chunk['error'])}")
+        if (error := chunk.get("error")) is not None:
+            raise StreamError(f"the server says: {_sentence(error)}")
         outcome = self._outcome
         outcome.answer_id = _text(chunk.get("id")) or outcome.answer_id
         for choice in chunk.get("choices") or ():
@@ -62,7 +62,7 @@ def tokens(choice: Mapping[str, Any]) -> int:
 
 def _text(said: Any) -> str | None:
     """Some servers number their answers."""
-    return None if said is None else str(said)
+    return None if said is None else written(said)
 
 
 def _count(said: Any) -> int | None:
@@ -72,4 +72,9 @@ def _count(said: Any) -> int | None:
 
 def _sentence(error: Any) -> str:
     text = error.get("message") if isinstance(error, Mapping) else error
-    return str(text)[:200]
+    return written(text)[:200]
+
+
+def written(said: Any) -> str:
+    """As text that can be stored and printed: JSON may spell half of a character."""
+    return str(said).encode("utf-8", "replace").decode()
