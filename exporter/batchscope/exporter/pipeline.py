@@ -41,7 +41,7 @@ MOST_POSTED = 100_000
 """Rows of a table that may wait for a commit."""
 REST_SHARE = 10
 """A pause is this many rounds long: a fold has a fixed cost (3 ms), so fewer and larger ones are
-cheaper. 8 rings of 256 members: rounds of 40 ms, a tenth of a core, and as many commits the less."""
+cheaper. 8 rings of 256 members: rounds of 40 ms, a tenth of a core, and fewer commits."""
 TICK_S = 0.05
 """How soon after a slow commit the next one is handed over."""
 
