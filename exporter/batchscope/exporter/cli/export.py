@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
     from batchscope.workload.trace import Arrival
 
 PAGE_ROWS = 20_000
+HALVES = {"prefill", "decode"}
+"""Roles of engines that have a part of each request."""
 _PAGE_KEYS = {"after_ns": "arrived_unix_ns", "after_ring": "ring_id", "after_serial": "serial"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
+    # argparse takes what begins with a minus for a flag unless it looks like a number to it
+    parser._negative_number_matcher = re.compile(r"-\.?\d")
     parser.add_argument(
         "--trace", type=Path, required=True, metavar="FILE", help="a new file of JSON lines"
     )
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     begin = 0 if args.begin is None else instant_ns(args.begin, now_ns=now_ns)
     end = now_ns if args.end is None else instant_ns(args.end, now_ns=now_ns)
     with _asked(args) as url:
-        engine = args.engine or only_engine(url)
+        engine = _whole(url, args.engine or only_engine(url))
         rows = list(_rows(url, engine, begin, end))
     if not rows:
         raise BatchscopeError(f"no request of {engine!r} arrived then")
@@ -63,14 +68,37 @@ def _asked(args: argparse.Namespace) -> AbstractContextManager[str]:
 
 
 def only_engine(url: str) -> str:
-    """The only engine that was ever seen, front ends aside. ConfigError when there are several."""
-    rings = exporter_client.get(url, "/api/v1/engines")["engines"]
-    seen = {str(ring["engine"]) for ring in rings if ring["role"] != "frontend"}
+    """The only engine that was ever seen, front ends aside, nor halves of a split where others are.
+    ConfigError when there are several.
+    """
+    seen = _roles(url)
     if not seen:
         raise BatchscopeError("no engine was ever recorded here")
-    if len(seen) > 1:
-        raise ConfigError(f"which one? --engine {', '.join(sorted(seen))}")
-    return seen.pop()
+    whole = sorted(name for name, roles in seen.items() if not roles & HALVES)
+    if len(whole) > 1:
+        raise ConfigError(f"which one? --engine {', '.join(whole)}")
+    return whole[0] if whole else min(seen)
+
+
+def _roles(url: str) -> dict[str, set[str]]:
+    """Each engine's label -> the roles that it was seen in; front ends aside."""
+    seen: dict[str, set[str]] = {}
+    for ring in exporter_client.get(url, "/api/v1/engines")["engines"]:
+        if ring["role"] != "frontend":
+            seen.setdefault(str(ring["engine"]), set()).add(ring["role"])
+    return seen
+
+
+def _whole(url: str, engine: str) -> str:
+    """The engine, when it is one that serves whole requests: a prefill engine is asked for one
+    token of each, a decode engine for the others, later.
+    """
+    if halves := _roles(url).get(engine, set()) & HALVES:
+        part = " and ".join(sorted(halves))
+        raise ConfigError(
+            f"{engine} saw the {part} half of each request: no trace of what clients asked for"
+        )
+    return engine
 
 
 def _rows(url: str, engine: str, begin: int, end: int) -> Iterator[Mapping[str, Any]]:
