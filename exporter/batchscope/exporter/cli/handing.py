@@ -19,11 +19,14 @@ SETTLE_S, POLL_S = 5.0, 0.25
 
 
 class HandIn:
-    """Hands in one replay. `to_unix_ns` + its instants are wall clock."""
+    """Hands in one replay. `to_unix_ns` + its instants are wall clock. `recorded_by`: the engines
+    that had any of it, once all() has returned.
+    """
 
     def __init__(self, url: str, seen: Played, to_unix_ns: int, terms: judged.Terms) -> None:
         self._url, self._seen, self._to_unix_ns, self._terms = url, seen, to_unix_ns, terms
         self.run = seen.outcomes[0].request_id.rpartition("-")[0] if seen.outcomes else "empty"
+        self.recorded_by: list[str] = []
 
     def all(self, told: Mapping[str, Any], *, name: str | None) -> list[dict[str, Any]]:
         """Post everything; quantiles of both sides, as soon as the store has them. Raises Refused,
@@ -76,6 +79,7 @@ class HandIn:
         deadline = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline:
             stored = self._columns("client_requests")
+            self.recorded_by = sorted({name for name in stored["engine"] if name})
             ends = zip(stored["status"], stored["engine_finish_reason"], strict=True)
             if len(stored["ordinal"]) >= rows and ("ok", None) not in ends:
                 return

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace, player: Player, wish: Wish, slo: Slo | None) -
         if args.post:
             handed = handing.HandIn(exporter_client.url_of(args), seen, to_unix_ns, terms)
             told["run"], told["beside_engine"] = handed.run, handed.all(told, name=args.name)
+            told["recorded_by"] = handed.recorded_by
     finally:  # an hour's figures, also when the exporter has gone meanwhile
         print(json.dumps(told) if args.json else "\n".join(tabled.lines(told)))
     return 0 if any(one.status is Status.OK for one in seen.outcomes) else 1

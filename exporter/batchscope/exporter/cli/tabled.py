@@ -25,7 +25,7 @@ def lines(told: Mapping[str, Any]) -> list[str]:
         *_table(told),
         *_notes(told),
         *_goodput(told["goodput"]),
-        *_beside(told.get("beside_engine")),
+        *_beside(told.get("beside_engine"), told.get("recorded_by", ())),
     ]
 
 
@@ -59,6 +59,8 @@ def _table(told: Mapping[str, Any]) -> Iterator[str]:
 
 def _notes(told: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{status}: {why}" for status, why in told["reasons"].items())
+    if told["came_due"] and not told["requests"]:
+        yield "all of them came within the warm-up: there is nothing to tell"
     if told["statuses"].get("ok") and told["ttft_ns"] is None:
         yield "the server told neither ids nor text: when its tokens came is unknown"
     late = told["lateness_ns"]
@@ -81,14 +83,22 @@ def _goodput(good: Mapping[str, Any] | None) -> Iterator[str]:
     yield f"goodput {_number(good['met_per_s'])} requests/s; met, of all that arrived: {of_all}"
 
 
-def _beside(rows: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
+def _beside(rows: Sequence[Mapping[str, Any]] | None, engines: Sequence[str]) -> Iterator[str]:
     if rows is None:
         return
     yield ""
     if not rows:
-        yield "handed in; the exporter has recorded none of these requests in an engine"
+        yield f"handed in; {_nothing_beside(engines)}"
         return
     yield f"{'':<9}{'n':>9}" + "".join(f"{f'{side} {mark}':>12}" for side, mark in SIDES)
     for row in rows:
         cells = [spoken.duration(row[f"{side}_{mark}_ns"]) for side, mark in SIDES]
         yield f"{row['measure']:<9}{row['requests']:>9,}" + "".join(f"{c:>12}" for c in cells)
+
+
+def _nothing_beside(engines: Sequence[str]) -> str:
+    """Why there is nothing to compare, of requests that these engines have recorded."""
+    if not engines:
+        return "the exporter has recorded none of these requests in an engine"
+    whose = ", ".join(engines)
+    return f"nothing to compare: {whose} recorded halves of them or the warm-up alone"
