@@ -85,6 +85,12 @@ def test_lengths_are_scaled_then_cut(tmp_path: Path) -> None:
         ({"source": "poisson", "rate_per_s": 0}, "a rate must be above 0"),
         ({"source": "chat", "rate_per_s": 1, "time_scale": 2}, "contradict"),
         ({"source": "chat", "rate_per_s": 1, "requests": -1}, "number of requests"),
+        ({"source": "chat", "rate_per_s": 1e12}, "6e\\+13 requests are too many"),
+        (
+            {"source": "poisson", "rate_per_s": 1e300, "duration_s": 1e300},
+            "inf requests are too many",
+        ),
+        ({"source": "gamma:2", "rate_per_s": 1, "requests": 10**9}, "at most 10,000,000"),
     ],
 )
 def test_what_cant_be_made_is_said_in_a_sentence(wish: dict[str, Any], why: str) -> None:

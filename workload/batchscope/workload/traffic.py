@@ -21,6 +21,8 @@ from batchscope.workload.trace import Trace, TraceError
 
 DRAWN_S = 60.0
 """Traffic drawn from a law lasts so long unless it is said."""
+MOST_DRAWN = 10_000_000
+"""Requests that are drawn at most: their arrivals and lengths are held in memory."""
 
 _LAWS: dict[str, tuple[int, Callable[..., ArrivalLaw]]] = {
     "constant": (0, Constant),
@@ -134,7 +136,10 @@ def _extent(wish: Wish) -> tuple[float, int]:
     if wish.rate_per_s is None:
         raise TraceError(f"{wish.source} has no rate of its own: say how many requests per second")
     seconds = DRAWN_S if wish.duration_s is None else wish.duration_s
-    return wish.rate_per_s, wish.requests or max(1, round(wish.rate_per_s * seconds))
+    requests = wish.requests or max(1.0, wish.rate_per_s * seconds)
+    if requests > MOST_DRAWN:
+        raise TraceError(f"{requests:.3g} requests are too many to draw: at most {MOST_DRAWN:,}")
+    return wish.rate_per_s, round(requests)
 
 
 def _fitted(wish: Wish, trace: Trace) -> Trace:
