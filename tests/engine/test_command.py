@@ -34,14 +34,17 @@ def until_listening(port: int, seconds: float = 30) -> None:
 def test_it_serves_until_it_is_interrupted_and_ends_with_0() -> None:
     port = free_port()
     flags = ["--port", str(port), "--policy", "paged", "--admit-delay", "2"]
-    process = subprocess.Popen([*COMMAND, *flags], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         until_listening(port)
         answer = httpx.get(f"http://127.0.0.1:{port}/v1/models")
         assert answer.json()["data"][0]["id"] == "mini-cost"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
-        assert (process.returncode, said) == (0, "")
+        said, complaints = process.communicate(timeout=20)
+        assert (process.returncode, complaints) == (0, "")
+        assert said == f"engine: mini-cost at http://127.0.0.1:{port}/v1\n"
     finally:
         process.kill()
         process.wait()

@@ -100,7 +100,8 @@ def test_a_split_server_answers_as_one_and_says_so_when_half_of_it_is_gone() -> 
         until(lambda: httpx.get(f"{url}/health").status_code == 503)
         assert httpx.post(f"{url}/v1/completions", json=body).status_code == 503
         server.send_signal(signal.SIGINT)
-        assert server.wait(20) == 0
+        _, said = server.communicate(timeout=20)
+        assert (server.returncode, said) == (0, "engine: not linked: the other half has gone\n")
 
 
 def test_a_killed_server_takes_its_decode_engine_with_it() -> None:

@@ -76,8 +76,10 @@ def _serve(loop: EngineLoop, args: argparse.Namespace) -> None:
     app = make_app(loop, model=name, tokenizer=tokenizer)
     settings = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning")
     settings.timeout_graceful_shutdown = GRACE_S
-    with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run()
+    with contextlib.suppress(KeyboardInterrupt), settings.bind_socket() as bound:
+        host, port = bound.getsockname()[:2]
+        print(f"engine: {name} at http://{host}:{port}/v1", flush=True)
+        uvicorn.Server(settings).run(sockets=[bound])
 
 
 def _parser() -> argparse.ArgumentParser:

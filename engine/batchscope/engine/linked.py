@@ -97,6 +97,7 @@ class LinkedLoop(EngineLoop):
                 self._greet(self._line)
                 self._said = ""
                 self._converse(self._line)
+                self._complain("the other half has gone", aloud=not self._once)
             except (OSError, EOFError) as why:
                 self._complain(str(why), aloud=self._line is not None)
                 self._stop.wait(RETRY_S)
