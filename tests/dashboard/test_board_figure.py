@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ SECOND = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
-def drawn() -> dict[str, Any]:
+def glance() -> Glance:
     names = ("latency", "goodput", "deferrals_by_reason", "admission_stops", "trust")
     with database() as db:
         answers = {name: ask(db, name, **SCOPE) for name in names}
@@ -27,7 +28,12 @@ def drawn() -> dict[str, Any]:
         answers["slo_in_force"] = ask(db, "slo_in_force")
         engine = ask(db, "engine_choices").to_pylist()[0]
         now = first(ask(db, "now", **SCOPE))
-    return board(Glance(engine, now, answers, Grid(FROM, TO, 3), slots=2))
+    return Glance(engine, now, answers, Grid(FROM, TO, 3), slots=2)
+
+
+@pytest.fixture(scope="module")
+def drawn(glance: Glance) -> dict[str, Any]:
+    return board(glance)
 
 
 def tile(drawn: dict[str, Any], label: str) -> dict[str, Any]:
@@ -46,6 +52,17 @@ def test_figures_are_those_of_the_queries_with_units(drawn: dict[str, Any]) -> N
     assert read(drawn, "Time between tokens") == ["20.0 ms", "170 ms"]
     assert read(drawn, "KV blocks used") == ["40 % "]
     assert read(drawn, "Observer") == ["12.0 µs p50"]
+
+
+def test_the_decode_half_of_a_split_does_not_call_its_ttft_the_clients(glance: Glance) -> None:
+    about = {role: _ttft_about(glance, role) for role in ("both", "prefill", "decode")}
+    assert about["both"] == about["prefill"] == "from a request's arrival"
+    assert about["decode"] == "from a request's arrival here, after its prefill elsewhere"
+
+
+def _ttft_about(glance: Glance, role: str) -> str:
+    half = replace(glance, engine=glance.engine | {"role": role})
+    return str(tile(board(half), "Time to first token")["about"])
 
 
 def test_goodput_stands_beside_throughput(drawn: dict[str, Any]) -> None:

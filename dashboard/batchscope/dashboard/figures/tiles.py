@@ -27,6 +27,8 @@ LATENCIES = {
     "tbt": ("Time between tokens", "of a request, weighted by token"),
 }
 """Title of each latency tile, and what it measures."""
+AFTER_PREFILL = "from a request's arrival here, after its prefill elsewhere"
+"""What TTFT is at the decode engine of a split: not what a client waits."""
 OBSERVER_BUDGET = 0.01
 """Share of the interval above which the adapter sheds detail: worth a warning."""
 
@@ -133,7 +135,7 @@ def _on_time(row: Row) -> str:
 def latency(glance: Glance) -> list[Figure]:
     """Interval, TTFT and TBT: p50 and p99."""
     now = {row["measure"]: row for row in glance.rows("latency")}
-    sparks = glance.rows("latency_sparks")
+    sparks, role = glance.rows("latency_sparks"), glance.engine.get("role")
     return [
         {
             **_latency_tile(
@@ -142,7 +144,7 @@ def latency(glance: Glance) -> list[Figure]:
                 [r for r in sparks if r["measure"] == measure],
                 glance.grid,
             ),
-            "about": about,
+            "about": AFTER_PREFILL if (measure, role) == ("ttft", "decode") else about,
         }
         for measure, (title, about) in LATENCIES.items()
     ]
