@@ -189,7 +189,7 @@ def _left_out(row: Row, at: dict[int, float]) -> float | None:
     """0 is known where decisions were seen and none left anyone out for that reason."""
     if row.get("iterations") is None:
         return None
-    return at.get(row.get("ends_unix_ns", row["unix_ns"]), 0.0)
+    return at.get(row.get("ends_unix_ns") or row["unix_ns"], 0.0)
 
 
 def kv_pane(rows: Sequence[Row]) -> Figure:
