@@ -65,3 +65,14 @@ def test_received_kv_holds_pages_from_admission_on() -> None:
     batch_tokens = engine.step()
     assert batch_tokens == []
     assert (seq.num_computed, len(seq.block_table), len(seq.output)) == (41, 3, 2)
+
+
+def test_an_observer_is_handed_both_engines_before_they_run() -> None:
+    seen: list[tuple[Simulation, int]] = []
+
+    def watch(engine: Simulation) -> None:
+        seen.append((engine, len(engine.steps)))
+
+    both = run_split([Row(0, 0, 40, 2)], prefill=config(), decode=config(), observed=watch)
+    assert [steps for _, steps in seen] == [0, 0]
+    assert all(engine is each for (engine, _), each in zip(seen, both, strict=True))

@@ -7,7 +7,7 @@ pages when the prompt is done, as if the link had a buffer without end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from batchscope.engine.config import EngineConfig
@@ -49,12 +49,19 @@ def run_split(
     prefill: EngineConfig,
     decode: EngineConfig,
     link: Link | None = None,
+    observed: Callable[[Simulation], object] | None = None,
 ) -> Split:
-    """Serve patient clients on two engines; who wants one token never leaves the first."""
+    """Serve patient clients on two engines; who wants one token never leaves the first. `observed`
+    is handed both before they run.
+    """
     wanted = {arrival.ordinal: arrival for arrival in arrivals}
-    first = Simulation(prefill).run(_only_first(row) for row in wanted.values())
+    first, rest = Simulation(prefill), Simulation(decode)
+    if observed is not None:
+        observed(first)
+        observed(rest)
+    first.run(_only_first(row) for row in wanted.values())
     made = {served.seq.request_id: served.seq.output for served in first.served}
-    rest = Simulation(decode).run(
+    rest.run(
         _handed_over(first, wanted, link or Link()),
         generated=lambda arrival: made[f"r{arrival.ordinal}"],
     )
