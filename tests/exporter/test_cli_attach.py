@@ -170,7 +170,7 @@ mini_engine.main("bare")
 
 def test_the_script_that_enters_finds_the_engine_and_leaves_it_dormant(tmp_path: Any) -> None:
     """As `sys.remote_exec` would run it: on the main thread, between two steps."""
-    script = entering.write_script(tmp_path)
+    script = entering.write_script(os.getpid(), tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", STEPPING, str(script)],
         cwd=ROOT,

@@ -1,6 +1,7 @@
 """Attaching to engines that are already there, in a process that did not load us at its start.
 
-Run inside the engine's process, on its main thread, by a debugger's door (`sys.remote_exec`).
+Run inside the engine's process by a debugger's door, on its main thread (`sys.remote_exec`) or on
+one of our own (`attach --inject`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ ENGINES = (
 
 
 def attach_all(env: Mapping[str, str]) -> list[Handle]:
-    """Attach to every engine of this process. Never raises for one that can't be attached to."""
+    """Attach to every engine of this process. Never raises for one that can't be attached to.
+
+    Dormant, unless BATCHSCOPE is 0, whatever else it says: a ring is grown by the thread that
+    steps, which need not be this one.
+    """
+    env = {name: value for name, value in env.items() if (name, value) != ("BATCHSCOPE", "1")}
     handles: list[Handle] = []
     for module, name, adapter in ENGINES:
         kind = getattr(sys.modules.get(module), name, None)

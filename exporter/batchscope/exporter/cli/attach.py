@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +33,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="show the engines, change nothing")
     parser.add_argument(
         "--level", choices=("iterations", "members"), default="members", help="detail (members)"
+    )
+    parser.add_argument(
+        "--inject",
+        action="store_true",
+        help="enter a process without batchscope, below Python 3.14, as a debugger does",
     )
     add_common(parser)
 
@@ -119,16 +123,10 @@ def _table(lines: Sequence[Sequence[str]]) -> None:
 
 
 def _entered(folder: Path, args: argparse.Namespace, nobody: Exception) -> list[Resident]:
-    """Engines of a process that has no batchscope yet, where this Python can put it there."""
+    """Engines of a process that has no batchscope yet, where it can be put there."""
     word = args.engine[0] if len(args.engine) == 1 else ""
     if not word.isdigit() or not processes.exists(int(word)):
         raise nobody
     from batchscope.exporter.cli import entering
 
-    entering.enter(int(word), folder)
-    deadline = time.monotonic() + args.wait
-    while not (found := engines.matching(roster(folder), word)):
-        if time.monotonic() > deadline:
-            raise nobody
-        time.sleep(asking.POLL_S)
-    return found
+    return entering.enter(int(word), folder, args)
