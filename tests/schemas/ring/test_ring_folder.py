@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from batchscope.schemas.ring import (
     ring_folder,
     sweep,
 )
-from batchscope.schemas.ring.folder import drop
+from batchscope.schemas.ring.folder import drop, hold
 
 Open = Callable[..., RingReader]
 DAY_NS = 86_400 * 10**9
@@ -98,6 +99,33 @@ def test_a_sweep_removes_the_dead_of_more_than_a_day(writer: RingWriter, tmp_pat
     assert set(sweep(folder, wall=lambda: later)) == {writer.path, control.path}
     assert other.exists()
     assert sweep(tmp_path / "nowhere") == []
+
+
+ASKING = """
+import fcntl, os, sys
+asked = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.lockf(asked, fcntl.LOCK_SH | fcntl.LOCK_NB)
+print("asking", flush=True)
+sys.stdin.read()
+fcntl.lockf(asked, fcntl.LOCK_UN)
+"""
+
+
+def test_who_asks_while_a_file_is_being_made_does_not_keep_its_maker_from_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "new"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    command = [sys.executable, "-S", "-c", ASKING, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asks:
+        assert asks.stdin is not None
+        assert asks.stdout is not None
+        assert asks.stdout.readline() == b"asking\n"
+        with pytest.raises(BlockingIOError):
+            hold(fd)  # for longer than one asks
+        threading.Timer(0.01, asks.stdin.close).start()
+        hold(fd)
+    drop(fd)
 
 
 def test_a_ring_that_was_written_to_lately_is_not_old(tmp_path: Path) -> None:

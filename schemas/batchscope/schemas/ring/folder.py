@@ -10,6 +10,7 @@ import fcntl
 import grp
 import os
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from batchscope.schemas.ring.layout import RingError, RingLocked, RingUnavailabl
 RING_SUFFIX = ".ring"
 GROWING_SUFFIX = ".growing"
 CONTROL_SUFFIX = ".ctl"
+
+ASKING_S = 0.5
+"""Seen: of 20,000 new files 3 were asked about between their making and their lock."""
 
 _held: dict[tuple[int, int, int], list[int]] = {}
 """(pid, device, inode) of a locked file -> descriptors that stay open as long as the lock."""
@@ -114,9 +118,23 @@ def open_existing(path: Path, flags: int) -> int:
 
 
 def hold(fd: int) -> None:
-    """Lock the file for as long as this process lives (or calls `drop`)."""
-    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """Lock the file for as long as this process lives (or calls `drop`). OSError when another has
+    it for longer than who only asks: that takes the lock for a moment, too.
+    """
+    end = time.monotonic() + ASKING_S
+    while not _locks(fd, last=time.monotonic() > end):
+        time.sleep(0.001)
     _held[_identity(fd)] = []
+
+
+def _locks(fd: int, *, last: bool) -> bool:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES
+        if last:
+            raise
+        return False
+    return True
 
 
 def drop(fd: int) -> None:
