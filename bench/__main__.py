@@ -21,7 +21,7 @@ BENCHES = {
     "observer": "what a hook costs on the engine's thread (P1), about 1 minute",
     "vllm_hooks": "the same on a real vLLM's scheduler, about 2 minutes",
     "impact": "an engine with and without us (P2), about 6 minutes",
-    "vllm_impact": "a real vLLM with and without us (P2), about 10 minutes",
+    "vllm_impact": "a real vLLM with and without us (P2), about 9 minutes",
     "ingest": "exporter sustained, freshness, scrape, disk (P3, P4, P6, P7), about 2 minutes",
     "whatif": "an hour of traffic in virtual time (P8), about 1 minute",
     "policies": "the same traffic under each policy (docs/policies.md), about 1 minute",

@@ -33,7 +33,7 @@ LARGER |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
 SETTINGS = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
-def run(*, quads: int = 20) -> dict[str, Any] | None:
+def run(*, quads: int = 12) -> dict[str, Any] | None:
     """{members, block_steps, quads, version} and what `compared` gives; None without a vLLM."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         env = SETTINGS | {"BATCHSCOPE_DIR": folder}
