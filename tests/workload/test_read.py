@@ -183,7 +183,10 @@ ODD_FILES = {
     "line 1: hash_ids is not a list": (
         '{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 5}',
     ),
-    "no known trace has the columns 'a,b'": ("a,b", "1,2"),
+    "no known trace has the columns 'a,b' (known: azure-2023, ": ("a,b", "1,2"),
+    "(nearest is batchscope: it also needs at_ns, output_tokens; it knows no at)": (
+        '{"at": 1, "prompt_tokens": 1}',
+    ),
     "a header and no rows": (AZURE,),
     "line 2: pattern is 'Pareto', not one of": (CLIENTS, "0,600,0.5,1.1,Pareto,0.8,2.0"),
     "line 2: rate is -1.0, below 0": (CLIENTS, "0,600,-1,1.1,Gamma,0.8,2.0"),

@@ -64,6 +64,7 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
         ),
         (({"prefix": [1], "block_tokens": 0},), "line 1: block_tokens is 0, not above 0"),
         (({}, {"abort_after_ns": -1}), "line 2: abort_after_ns is -1, not above 0"),
+        (({}, {"prompt_tokens": 10.7}), r"line 2: prompt_tokens is 10\.7, not a count of tokens"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -76,8 +77,27 @@ def test_what_makes_no_sense_is_refused(
 def test_a_later_row_that_lacks_a_column_names_its_line(tmp_path: Path) -> None:
     path = rows(tmp_path, {})
     with path.open("a") as file:
-        file.write(json.dumps({name: ROW[name] for name in ROW if name != "prefix"}))
-    with pytest.raises(TraceError, match="line 2: prefix is missing"):
+        file.write(json.dumps({name: ROW[name] for name in ROW if name != "output_tokens"}))
+    with pytest.raises(TraceError, match="line 2: output_tokens is missing"):
+        read_trace(path)
+
+
+def test_a_trace_by_hand_names_only_what_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(
+        '{"at_ns": 0, "prompt_tokens": 40, "output_tokens": 3}\n'
+        '{"at_ns": 7, "prompt_tokens": 41, "output_tokens": 4, "session": "red"}\n'
+    )
+    read = read_trace(path)
+    assert read.facts["format"] == "batchscope"
+    assert (read.prompt_tokens.tolist(), read.session) == ([40, 41], (None, "red"))
+    assert (read.prefix, read.model, read.abort_after_ns) == (None, None, None)
+
+
+def test_blocks_of_unknown_size_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"at_ns": 0, "prompt_tokens": 40, "output_tokens": 3, "prefix": [1]}\n')
+    with pytest.raises(TraceError, match="line 1: block_tokens is missing"):
         read_trace(path)
 
 

@@ -23,7 +23,7 @@ def tokens(fields: Fields, name: str) -> int:
     """A token count: a whole number from 0. Raises ValueError."""
     value = number(fields, name)
     if value != value.to_integral_value() or not 0 <= value < MAX_TOKENS:
-        raise ValueError(f"{name} is {fields[name]!r}, not a count of tokens")
+        raise ValueError(f"{name} is {spelled(fields[name])}, not a count of tokens")
     return int(value)
 
 
@@ -31,7 +31,7 @@ def instant_ns(fields: Fields, name: str, *, unit_ns: int) -> int:
     """A number of `unit_ns` as nanoseconds, what is below one cut off. Raises ValueError."""
     value = number(fields, name) * unit_ns
     if abs(value) >= MAX_AT_NS:
-        raise ValueError(f"{name} is {fields[name]!r}, outside any trace's time")
+        raise ValueError(f"{name} is {spelled(fields[name])}, outside any trace's time")
     return int(value)
 
 
@@ -63,10 +63,10 @@ def number(fields: Fields, name: str) -> Decimal:
     try:
         parsed = Decimal(str(value))
     except InvalidOperation:
-        raise ValueError(f"{name} is {value!r}, not a number") from None
+        raise ValueError(f"{name} is {spelled(value)}, not a number") from None
     # 1e999999999 is finite for Decimal, and no machine has room for its digits
     if not parsed.is_finite() or abs(parsed.adjusted()) > _MAX_EXPONENT:
-        raise ValueError(f"{name} is {value!r}, not a usable number")
+        raise ValueError(f"{name} is {spelled(value)}, not a usable number")
     return parsed
 
 
@@ -76,6 +76,11 @@ def blocks(fields: Fields, name: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(block) is not int for block in value):
         raise ValueError(f"{name} is not a list of block ids")
     return tuple(value)
+
+
+def spelled(value: object) -> str:
+    """A cell as its file has it: text in quotes, numbers bare."""
+    return str(value) if isinstance(value, Decimal) else repr(value)
 
 
 def cell(fields: Fields, name: str) -> object:

@@ -13,6 +13,7 @@ from batchscope.workload.cells import (
     blocks,
     cell,
     instant_ns,
+    spelled,
     stamp_ns,
     tokens,
     zoned,
@@ -40,9 +41,10 @@ Parse = Callable[[Fields], Row]
 class Format:
     """How to know a format and read it.
 
-    `columns` are the CSV header, or the keys of the first JSON object; `zoned` tells two formats
-    with the same columns apart by their stamps; `parser()` gives a parser for one file (some
-    remember earlier rows); `no_output` is what a row with 0 output tokens means there.
+    `columns` are the CSV header, or the keys of the first JSON object, but for those `optional`
+    ones that it lacks; `zoned` tells two formats with the same columns apart by their stamps;
+    `parser()` gives a parser for one file (some remember earlier rows); `no_output` is what a row
+    with 0 output tokens means there.
     """
 
     name: str
@@ -51,6 +53,15 @@ class Format:
     block_tokens: int | None = None
     zoned: bool | None = None
     no_output: str = "no_output_tokens"
+    optional: frozenset[str] = frozenset()
+
+    def lacking(self, fields: Fields) -> list[str]:
+        """Columns that it needs and these don't have, by name."""
+        return sorted(self.columns - self.optional - fields.keys())
+
+    def foreign(self, fields: Fields) -> list[str]:
+        """Columns that these have and it doesn't know, in their order."""
+        return [name for name in fields if name not in self.columns]
 
 
 def azure(fields: Fields) -> Row:
@@ -100,8 +111,8 @@ def _hashed(fields: Fields, at_ns: int, *, session: str | None) -> Row:
 
 
 def batchscope(fields: Fields) -> Row:
-    """Our own, as `written` writes it: nanoseconds, nothing lost; null is unknown."""
-    known = {name: cell(fields, name) is not None for name in OWN_COLUMNS}
+    """Our own, as `written` writes it: nanoseconds, nothing lost; null or left out is unknown."""
+    known = {name: fields.get(name) is not None for name in OWN_OPTIONAL}
     return Row(
         instant_ns(fields, "at_ns", unit_ns=1),
         tokens(fields, "prompt_tokens"),
@@ -117,7 +128,7 @@ def batchscope(fields: Fields) -> Row:
 def _positive(fields: Fields, name: str) -> int:
     value = instant_ns(fields, name, unit_ns=1)
     if value < 1:
-        raise ValueError(f"{name} is {fields[name]!r}, not above 0")
+        raise ValueError(f"{name} is {spelled(fields[name])}, not above 0")
     return value
 
 
@@ -127,13 +138,16 @@ _BURSTGPT = frozenset(
 )
 _MOONCAKE = frozenset({"timestamp", "input_length", "output_length", "hash_ids"})
 
-OWN_COLUMNS = (
-    *("at_ns", "prompt_tokens", "output_tokens", "abort_after_ns"),
-    *("session", "model", "block_tokens", "prefix"),
-)
+OWN_OPTIONAL = ("abort_after_ns", "session", "model", "block_tokens", "prefix")
+OWN_COLUMNS = ("at_ns", "prompt_tokens", "output_tokens", *OWN_OPTIONAL)
 
 FORMATS = (
-    Format("batchscope", frozenset(OWN_COLUMNS), lambda: batchscope),
+    Format(
+        "batchscope",
+        frozenset(OWN_COLUMNS),
+        lambda: batchscope,
+        optional=frozenset(OWN_OPTIONAL),
+    ),
     Format("azure-2023", _AZURE, lambda: azure, zoned=False),
     Format("azure-2024", _AZURE, lambda: azure, zoned=True),
     Format("burstgpt-v1", _BURSTGPT, lambda: burstgpt, no_output="failed"),
@@ -160,5 +174,15 @@ CLIENTS_COLUMNS = frozenset({"client", "window_start_s", "rate", "cv", "pattern"
 def recognise(fields: Fields) -> Format | None:
     """The arrivals format of a file whose first row is `fields`, or None."""
     with_zone = zoned(str(fields.get("TIMESTAMP")))
-    candidates = (known for known in FORMATS if known.columns == fields.keys())
+    candidates = (one for one in FORMATS if not one.lacking(fields) and not one.foreign(fields))
     return next((known for known in candidates if known.zoned in (None, with_zone)), None)
+
+
+def nearest(fields: Fields) -> Format | None:
+    """The format that differs in the fewest columns of those that share one, or None."""
+    related = (known for known in FORMATS if known.columns & fields.keys())
+    return min(
+        related,
+        key=lambda known: len(known.lacking(fields)) + len(known.foreign(fields)),
+        default=None,
+    )

@@ -21,6 +21,7 @@ from batchscope.workload.formats import (
     LENGTHS_COLUMNS,
     Format,
     Row,
+    nearest,
     recognise,
 )
 from batchscope.workload.lengths import LengthTable
@@ -180,9 +181,18 @@ def _pair(fields: Fields) -> tuple[int, int]:
 
 
 def _unknown(path: Path, first: Record) -> TraceError:
-    names = ", ".join(sorted({known.name for known in FORMATS} | {"lengths", "clients"}))
     columns = ",".join(first.fields)[:120]
-    return TraceError(f"{path}: no known trace has the columns {columns!r} (known: {names})")
+    hint = _difference(first.fields)
+    return TraceError(f"{path}: no known trace has the columns {columns!r} ({hint})")
+
+
+def _difference(fields: Fields) -> str:
+    """What keeps columns from being those of the nearest format; if none is near, all formats."""
+    if (known := nearest(fields)) is None:
+        return "known: " + ", ".join(sorted({one.name for one in FORMATS} | {"lengths", "clients"}))
+    wrong = {"it also needs": known.lacking(fields), "it knows no": known.foreign(fields)}
+    said = [f"{what} {', '.join(names)}"[:120] for what, names in wrong.items() if names]
+    return f"nearest is {known.name}: {'; '.join(said)}"
 
 
 def _column(values: "array[int]") -> Column:
