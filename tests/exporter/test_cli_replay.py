@@ -257,6 +257,30 @@ def test_a_sweep_brackets_the_capacity_that_is_known_in_closed_form(capsys: Any)
         assert point["offered_per_s"] == pytest.approx(point["rate_per_s"], rel=1e-6)
 
 
+def sweep(capsys: Any, slo: str, *words: str, code: int = 0) -> Any:
+    """What a sweep of the cost model says: (stdout, stderr)."""
+    asked = ("--sweep", "0.9", "--slo", slo, *SMALL, *words)
+    assert main(["replay", "--engine", "cost", "poisson", *asked]) == code
+    return capsys.readouterr()
+
+
+def test_a_hopeless_sweep_ends_where_the_same_requests_would_come_again(capsys: Any) -> None:
+    said = sweep(capsys, "ttft<=1us", code=1)
+    assert [line.split()[0] for line in said.err.splitlines()] == [
+        *("1/s", "0.5/s", "0.25/s", "0.125/s", "0.0625/s", "0.03125/s")
+    ]
+    assert "not even 0.03125/s; 6 points measured" in said.out
+    assert "a lower rate would offer the same 2 requests again" in said.out
+
+
+def test_a_capacity_that_rests_on_few_requests_says_so(capsys: Any) -> None:
+    few = sweep(capsys, "ttft<=50ms", "--duration", "0.01", "--rate", "100")
+    assert re.search(r"^it rests on as few as \d\d? requests: a longer", few.out, re.MULTILINE)
+    many = sweep(capsys, "ttft<=1s", "--duration", "10", "--rate", "50", "--most-points", "1")
+    assert "capacity at least 50/s" in many.out
+    assert "rests on" not in many.out
+
+
 def test_a_sweep_of_a_server_ends_a_hopeless_point_early_and_says_so(lab: Any, capsys: Any) -> None:
     _, url = lab
     sweep = ("--sweep", "0.9", "--slo", "ttft<=1us", "--most-points", "2", "--duration", "2")

@@ -52,6 +52,24 @@ def test_the_points_are_bounded_and_what_is_not_known_is_not_said(
     assert (found.low_per_s, found.high_per_s, found.whole) == (low, high, False)
 
 
+def test_the_way_down_ends_where_a_lower_rate_would_offer_the_same_requests() -> None:
+    def hopeless(rate: float) -> Point:
+        return Point(rate, 0.0, {}, fewest=rate <= 1)
+
+    found = capacity(Search(0.9, 8.0, most_points=16), hopeless)
+    assert [point.rate_per_s for point in found.points] == [8, 4, 2, 1]
+    assert (found.low_per_s, found.high_per_s, found.bottomed) == (None, 1, True)
+
+
+def test_the_way_up_begins_with_few_requests_all_the_same() -> None:
+    def short(rate: float) -> Point:
+        return Point(rate, 1.0 if rate <= 5 else 0.0, {}, fewest=rate <= 2)
+
+    found = capacity(Search(0.9, 1.0, precision=0.25), short)
+    assert [point.rate_per_s for point in found.points] == [1, 2, 4, 8, 6, 5]
+    assert (found.whole, found.bottomed) == (True, False)
+
+
 def test_a_point_that_cant_be_judged_reaches_nothing() -> None:
     search = Search(0.5, 1.0, most_points=3)
     assert capacity(search, lambda rate: Point(rate, None, {})).low_per_s is None

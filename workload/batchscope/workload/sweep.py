@@ -15,12 +15,13 @@ from typing import Any
 @dataclass(frozen=True)
 class Point:
     """One measured rate. attainment: 0..1, None when no request could be judged. more: what else
-    the measurement says, JSON-able.
+    the measurement says, JSON-able. fewest: a lower rate would offer the very same requests.
     """
 
     rate_per_s: float
     attainment: float | None
     more: dict[str, Any]
+    fewest: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,36 @@ class Search:
 @dataclass(frozen=True)
 class Capacity:
     """low: highest measured rate that reached it, high: lowest above it that did not (requests/s);
-    None: none was measured. whole: the bracket is as narrow as it was wanted.
+    None: none was measured. whole: the bracket is as narrow as it was wanted. bottomed: the way
+    down ended where a lower rate would have told nothing new.
     """
 
     low_per_s: float | None
     high_per_s: float | None
     points: tuple[Point, ...]
     whole: bool
+    bottomed: bool
 
 
 def capacity(search: Search, measure: Callable[[float], Point]) -> Capacity:
-    """Measure until the bracket is narrow enough or the points are used up."""
+    """Measure until the bracket is narrow enough, the points are used up, or a lower rate, where
+    none has reached it yet, would offer the same requests again.
+    """
     points: list[Point] = []
     low = high = None
-    while len(points) < search.most_points and not _narrow(low, high, search.precision):
+    bottomed = False
+    while (
+        len(points) < search.most_points
+        and not bottomed
+        and not _narrow(low, high, search.precision)
+    ):
         points.append(measure(_next(search, low, high)))
         if reaches(points[-1], search.wanted):
             low = points[-1].rate_per_s
         else:
             high = points[-1].rate_per_s
-    return Capacity(low, high, tuple(points), _narrow(low, high, search.precision))
+        bottomed = low is None and points[-1].fewest
+    return Capacity(low, high, tuple(points), _narrow(low, high, search.precision), bottomed)
 
 
 def reaches(point: Point, wanted: float) -> bool:

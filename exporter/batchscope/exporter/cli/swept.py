@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,10 @@ from batchscope.workload.traffic import Wish, traffic
 FIRST_PER_S, POINT_S = 1.0, 60.0
 DRAWN_REQUESTS = 2_000
 """Of a law or preset; a point that needs more begins anew."""
+FEWEST_REQUESTS = 2
+"""Of a point, however low its rate: one has no rate."""
+FEW_REQUESTS = 100
+"""Below it one request more or less moves the attainment by more than a hundredth."""
 _LOST = ("missed", "failed", "shed")
 
 
@@ -53,7 +58,8 @@ class _Sweep:
 
     def measure(self, rate_per_s: float) -> Point:
         """One point, said on stderr."""
-        requests = max(2, round(rate_per_s * (self.args.duration or POINT_S)))
+        wanted = round(rate_per_s * (self.args.duration or POINT_S))
+        requests = max(FEWEST_REQUESTS, wanted)
         offered = at_rate(self.trace, rate_per_s, requests=requests)
         first = int(offered.at_ns.searchsorted(self.terms.warm_up_ns))
         hope = _Hope(self.terms, wanted=self.args.sweep, first=first, counted=len(offered) - first)
@@ -63,7 +69,8 @@ class _Sweep:
             raise KeyboardInterrupt
         told = report(seen, self.player.target, offered, self.terms)
         attainment = hope.at_most if hope.lost else told["goodput"]["attainment"]
-        point = Point(rate_per_s, attainment, {**told, "ended_early": hope.lost})
+        more = {**told, "to_count": hope.counted, "ended_early": hope.lost}
+        point = Point(rate_per_s, attainment, more, fewest=wanted <= FEWEST_REQUESTS)
         print(_line(point, self.args.sweep), file=sys.stderr, flush=True)
         return point
 
@@ -115,12 +122,28 @@ def _told(found: Capacity, search: Search, slo: Slo, target: str, trace: Trace) 
         "capacity_per_s": found.low_per_s,
         "missed_at_per_s": found.high_per_s,
         "precise": found.whole,
+        "bottomed": found.bottomed,
         "traffic": trace.metadata(),
         "points": [{k: v for k, v in point.items() if k != "traffic"} for point in points],
     }
 
 
 def _sentence(told: dict[str, Any]) -> str:
+    return "\n".join([_bracket(told), *_caveats(told)])
+
+
+def _caveats(told: dict[str, Any]) -> Iterator[str]:
+    """What the figure should not be taken for."""
+    ends = (told["capacity_per_s"], told["missed_at_per_s"])
+    least = min(one["to_count"] for one in told["points"] if one["rate_per_s"] in ends)
+    if told["bottomed"]:
+        again = f"a lower rate would offer the same {FEWEST_REQUESTS} requests again"
+        yield f"{again}: a longer --duration gives it more"
+    elif least < FEW_REQUESTS:
+        yield f"it rests on as few as {least} requests: a longer --duration makes it surer"
+
+
+def _bracket(told: dict[str, Any]) -> str:
     low, high, wanted = told["capacity_per_s"], told["missed_at_per_s"], f"{told['wanted']:g}"
     measured = f"{spoken.plural(len(told['points']), 'point')} measured"
     if low is None:
