@@ -26,7 +26,7 @@ from batchscope.engine.config import EngineConfig
 from batchscope.engine.virtual import Simulation
 from batchscope.exporter import facts
 from batchscope.exporter.cli import bundled, export, main
-from batchscope.exporter.cli.played import report
+from batchscope.exporter.cli.played import answered, report
 from batchscope.exporter.cli.tabled import lines
 from batchscope.exporter.errors import ConfigError
 from batchscope.exporter.store import Commit, Store
@@ -40,6 +40,7 @@ from batchscope.workload.written import write
 
 S, MS = 10**9, 10**6
 EPOCH = 1_700_000_000 * S
+ENGINE = ("--engine", "cost")
 EASY = "ttft<=60s,tbt_p99<=60s"
 SMALL = ("--prompt-tokens", "16:64", "--output-tokens", "2:8", "--seed", "3")
 LAW = ("poisson", "--rate", "20", "--requests", "20", *SMALL)
@@ -328,14 +329,47 @@ def test_a_run_without_one_answer_fails_and_says_why(lab: Any, capsys: Any) -> N
     assert re.search(r"^ttft +- +-", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("warm_up", "counted", "well"),
+    [
+        (["ok"], ["timeout", "timeout"], False),
+        (["timeout"], ["ok", "timeout"], True),
+        (["ok"], [], True),
+        (["timeout"], [], False),
+        ([], ["left", "left"], True),
+        (["ok"], ["left", "timeout"], False),
+        ([], [], False),
+    ],
+)
+def test_a_run_is_good_for_what_counts_and_who_left_as_meant_is_no_failure(
+    warm_up: list[str], counted: list[str], well: bool
+) -> None:
+    ends = [(0, end) for end in warm_up] + [(S, end) for end in counted]
+    outcomes = [
+        Outcome(Arrival(n, at_ns, 3, 2), f"r-{n}", at_ns, status=Status(end))
+        for n, (at_ns, end) in enumerate(ends)
+    ]
+    assert answered(Played(0, outcomes=outcomes), Terms(warm_up_ns=S)) is well
+
+
+def test_a_trace_of_which_all_leave_ends_with_0(capsys: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    write(trace, [Arrival(0, 0, 500, 400, abort_after_ns=MS)])
+    assert told(capsys, "replay", *ENGINE, trace)["statuses"] == {"left": 1}
+
+
+def test_the_usage_names_url_and_traffic_once(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        main(["replay", "--help"])
+    usage = capsys.readouterr().out.splitlines()[0]
+    assert usage == "usage: batchscope replay [URL] TRAFFIC [option ...]"
+
+
 def test_a_server_that_tells_neither_ids_nor_text_leaves_the_instants_unknown() -> None:
     silent = Outcome(Arrival(0, 0, 3, 2), "r-0", 0, status=Status.OK, ended_ns=9, output_tokens=2)
     told = report(Played(0, outcomes=[silent]), "here", traffic(Wish("chat", 1.0)), Terms())
     assert (told["ttft_ns"], told["tbt_ns"]) == (None, None)
     assert "the server told neither ids nor text: when its tokens came is unknown" in lines(told)
-
-
-ENGINE = ("--engine", "cost")
 
 
 @pytest.mark.parametrize(

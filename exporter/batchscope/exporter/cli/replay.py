@@ -27,6 +27,7 @@ TIMEOUT_S, CAP, VOCABULARY = 600.0, 4096, 512
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
+    parser.usage = "%(prog)s [URL] TRAFFIC [option ...]"
     parser.add_argument(
         "words",
         nargs="+",
@@ -103,7 +104,7 @@ def _add_figures(group: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay, print what was seen; 1 when not one request was answered."""
+    """Replay, print what was seen; 1 when not one request that counts was answered."""
     from batchscope.exporter.cli import played, swept
     from batchscope.workload.trace import TraceError
 
