@@ -377,7 +377,12 @@ def test_a_server_that_tells_neither_ids_nor_text_leaves_the_instants_unknown() 
     [
         (["chat"], "say URL and TRAFFIC"),
         ([*ENGINE, "a", "b"], "say TRAFFIC alone"),
-        (["here", "chat", "--rate", "1"], "'here' is no http:// or https:// address"),
+        (["here", "chat", "--rate", "1"], "'here' is no http:// or https:// address: write it as"),
+        (["127.0.0.1:9", "chat", "--rate", "1"], "write it as http://127.0.0.1:9\n"),
+        (["box:9/v1", "chat", "--rate", "1"], "write it as http://box:9\n"),
+        (["[::1]:9", "chat", "--rate", "1"], "write it as http://[::1]:9\n"),
+        ([":9", "chat", "--rate", "1"], "write it as http://127.0.0.1:9\n"),
+        (["ftp://me:1@box:9", "chat", "--rate", "1"], "write it as http://box:9\n"),
         ([*ENGINE, "nope"], "no file 'nope', nor a law of that name"),
         ([*ENGINE, "chat"], "chat has no rate of its own"),
         ([*ENGINE, "chat", "--rate", "1", "--slo", "fast"], "'fast'"),
@@ -396,7 +401,7 @@ def test_a_server_that_tells_neither_ids_nor_text_leaves_the_instants_unknown() 
     ],
 )
 def test_a_mistake_is_one_sentence(words: list[str], said: str, capsys: Any) -> None:
-    assert said in refused(capsys, "replay", *words)
+    assert said in refused(capsys, "replay", *words) + "\n"
 
 
 def test_a_server_that_isnt_there_is_one_sentence(capsys: Any) -> None:
@@ -419,20 +424,48 @@ def test_an_export_that_cant_be_made_is_one_sentence(lab: Any, capsys: Any, tmp_
     assert "File exists" in refused(capsys, *over)
 
 
+SPLIT = {"first": "prefill", "second": "decode", "door": "frontend"}
+
+
+def stored(folder: Path, roles: dict[str, str]) -> Path:
+    """A store that has seen these engines, and no request."""
+    hellos = [
+        (ring, {"ring_uuid": f"{ring:032x}", "engine": engine, "kind": "mini", "role": role})
+        for ring, (engine, role) in enumerate(roles.items(), start=78)
+    ]
+    rows = [facts.engine(hello, ring, state="dead", ended_unix_ns=9) for ring, hello in hellos]
+    store = Store.open(folder / "s.duckdb")
+    store.commit(Commit(appended={"engines": facts.table("engines", rows)}))
+    store.close()
+    return folder / "s.duckdb"
+
+
+@pytest.mark.parametrize(
+    ("roles", "named", "said"),
+    [
+        (
+            SPLIT | {"lab": "both"},
+            (),
+            "batchscope: taken is lab: first, second served halves of requests\n",
+        ),
+        (SPLIT | {"lab": "both"}, ("--engine", "lab"), ""),
+        ({"lab": "both", "door": "frontend"}, (), ""),
+    ],
+)
+def test_an_engine_that_is_taken_from_beside_halves_is_named(
+    roles: dict[str, str], named: tuple[str, ...], said: str, tmp_path: Path, capsys: Any
+) -> None:
+    asked = ("export", "--trace", tmp_path / "t", "--store", stored(tmp_path, roles), *named)
+    assert main([*map(str, asked)]) == 1
+    none = "batchscope: no request of 'lab' arrived then\n"
+    assert capsys.readouterr().err == said + none
+
+
 @pytest.mark.parametrize("named", [(), ("--engine", "first")])
 def test_half_of_a_split_has_no_trace_of_what_clients_asked_for(
     named: tuple[str, ...], tmp_path: Path, capsys: Any
 ) -> None:
-    rings = [(78, "first", "prefill"), (79, "second", "decode"), (80, "door", "frontend")]
-    hellos = [
-        (ring, {"ring_uuid": f"{ring:032x}", "engine": engine, "kind": "mini", "role": role})
-        for ring, engine, role in rings
-    ]
-    rows = [facts.engine(hello, ring, state="dead", ended_unix_ns=9) for ring, hello in hellos]
-    store = Store.open(tmp_path / "s.duckdb")
-    store.commit(Commit(appended={"engines": facts.table("engines", rows)}))
-    store.close()
-    asked = ("export", "--trace", tmp_path / "t", "--store", tmp_path / "s.duckdb", *named)
+    asked = ("export", "--trace", tmp_path / "t", "--store", stored(tmp_path, SPLIT), *named)
     assert "first saw the prefill half of each request" in refused(capsys, *asked)
     assert not (tmp_path / "t").exists()
 

@@ -74,7 +74,8 @@ def test_lengths_are_scaled_then_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wish", "why"),
     [
-        ({"source": "nowhere"}, "no file 'nowhere', nor a law"),
+        ({"source": "nowhere"}, "no file 'nowhere', nor a law of that name \\(.*gamma:CV"),
+        ({"source": "/"}, "'/' is a folder"),
         ({"source": "chat"}, "chat has no rate of its own"),
         ({"source": "poisson"}, "poisson has no rate of its own"),
         ({"source": "gamma", "rate_per_s": 1}, "'gamma' is no law"),

@@ -36,6 +36,7 @@ _LAWS: dict[str, tuple[int, Callable[..., ArrivalLaw]]] = {
     ),
 }
 """Name -> (how many numbers follow it, the law of a rate and those)."""
+_LAWS_SPELLED = "poisson, constant, gamma:CV, onoff:ON_S:OFF_S"
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,22 @@ def _made(wish: Wish) -> Trace:
     name = wish.source.partition(":")[0]
     if name in PRESETS or name in _LAWS:
         return _drawn(wish, name)
-    path = Path(wish.source)
-    if not path.is_file():
-        known = ", ".join([*PRESETS, *_LAWS])
-        raise TraceError(f"there is no file {wish.source!r}, nor a law of that name ({known})")
-    content = read(path)
+    content = read(_file(wish.source))
     if isinstance(content, LengthTable):
         return _by_law(wish, wish.arrivals, content)
     if isinstance(content, ClientTable):
         return _fitted(wish, content.trace(lengths=_lengths(wish), seed=wish.seed))
     return _fitted(wish, content)
+
+
+def _file(source: str) -> Path:
+    path = Path(source)
+    if path.is_dir():
+        raise TraceError(f"{source!r} is a folder: name one trace file")
+    if not path.is_file():
+        known = f"{', '.join(PRESETS)}, {_LAWS_SPELLED}"
+        raise TraceError(f"there is no file {source!r}, nor a law of that name ({known})")
+    return path
 
 
 def _drawn(wish: Wish, name: str) -> Trace:
@@ -162,7 +169,7 @@ def _law(spelled: str, rate_per_s: float) -> ArrivalLaw:
     except ValueError:
         values = [-1.0]
     if law is None or len(values) != count or not all(value > 0 for value in values):
-        raise TraceError(f"{spelled!r} is no law: poisson, constant, gamma:CV, onoff:ON_S:OFF_S")
+        raise TraceError(f"{spelled!r} is no law: {_LAWS_SPELLED}")
     return law(rate_per_s, *values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -68,8 +69,8 @@ def _asked(args: argparse.Namespace) -> AbstractContextManager[str]:
 
 
 def only_engine(url: str) -> str:
-    """The only engine that was ever seen, front ends aside, nor halves of a split where others are.
-    ConfigError when there are several.
+    """The only engine that was ever seen, front ends aside, nor halves of a split where others are
+    (then it is named on stderr). ConfigError when there are several.
     """
     seen = _roles(url)
     if not seen:
@@ -77,6 +78,9 @@ def only_engine(url: str) -> str:
     whole = sorted(name for name, roles in seen.items() if not roles & HALVES)
     if len(whole) > 1:
         raise ConfigError(f"which one? --engine {', '.join(whole)}")
+    if whole and (halves := sorted(seen.keys() - set(whole))):
+        why = f"{', '.join(halves)} served halves of requests"
+        print(f"batchscope: taken is {whole[0]}: {why}", file=sys.stderr)
     return whole[0] if whole else min(seen)
 
 

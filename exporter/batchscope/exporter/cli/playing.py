@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -116,12 +117,19 @@ def model_of(url: str, headers: Mapping[str, str]) -> str | None:
     try:
         wire = Wire(url, headers)
     except ValueError as error:
-        raise ConfigError(f"{error}: write it as http://127.0.0.1:8000") from None
+        raise ConfigError(f"{error}: write it as {_respelled(url)}") from None
     try:
         return asyncio.run(asyncio.wait_for(_first_model(wire), ASK_S))
     except (OSError, WireError, asyncio.TimeoutError) as error:
         why = getattr(error, "strerror", None) or str(error) or "no answer in time"
         raise BatchscopeError(f"no server answers at {url} ({why})") from None
+
+
+def _respelled(url: str) -> str:
+    """A URL of the host and port that seem to be meant; ours where none do."""
+    meant = re.search(r"([\w.-]+|\[[\da-fA-F:]+\])?:(\d{1,5})(?!\d)", url.rpartition("@")[2])
+    host, port = meant.groups() if meant else (None, None)
+    return f"http://{host or '127.0.0.1'}:{port or 8000}"
 
 
 async def _first_model(wire: Wire) -> str | None:
