@@ -7,8 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import fields
 
 import httpx
+
+from batchscope.engine.__main__ import HELP
+from batchscope.engine.config import EngineConfig
 
 COMMAND = [sys.executable, "-m", "batchscope.engine", "--runner", "cost"]
 
@@ -48,6 +52,16 @@ def test_it_serves_until_it_is_interrupted_and_ends_with_0() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_the_help_says_what_each_setting_is_and_its_default() -> None:
+    assert set(HELP) == {setting.name for setting in fields(EngineConfig)} - {"model"}
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=60)
+    said = " ".join(done.stdout.split())
+    assert "--port PORT to listen on; 0: a free one (default: 8000)" in said
+    assert "blocks of the KV pool (default: 6250)" in said
+    assert said.count("keep the KV of shared beginnings (default: True)") == 1
+    assert all(f"{HELP[name]} (default: " in said for name in HELP)
 
 
 def test_settings_that_cannot_be_served_end_it_with_one_sentence() -> None:

@@ -34,6 +34,28 @@ CHOICES = {
     "attention": ["auto", "gather", "flex"],
     "reservation": ["max_tokens", "max_model_len"],
 }
+HELP = {
+    "block_size": "KV tokens in a block",
+    "num_blocks": "blocks of the KV pool",
+    "max_num_seqs": "requests that run at once",
+    "max_num_batched_tokens": "tokens of an iteration",
+    "max_model_len": "tokens of a request, prompt and output",
+    "enable_prefix_caching": "keep the KV of shared beginnings",
+    "watermark_blocks": "blocks that admissions leave free",
+    "policy": "who runs in an iteration",
+    "reservation": "the length up to which orca sets KV aside",
+    "admit_delay": "iterations between two that admit",
+    "admit_min_free": "slots that must be free before one is filled",
+    "runner": "torch computes, cost only waits as long as a 7 B model would",
+    "role": "part of a split",
+    "unaccepted_ratio": "share of the pool that may wait for a decode engine",
+    "backlog_ratio": "share of the pool a decode engine takes ahead",
+    "seed": "of random weights",
+    "device": "of torch: cpu, cuda",
+    "attention": "copy pages together, or read them in place",
+    "weights": "folder of a Llama, Qwen2 or Qwen3; none: random ones",
+}
+"""Of the settings of EngineConfig, which has them at length."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -83,11 +105,15 @@ def _serve(loop: EngineLoop, args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m batchscope.engine", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    parser = argparse.ArgumentParser(
+        prog="python -m batchscope.engine",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="to listen on")
+    parser.add_argument("--port", type=int, default=8000, help="to listen on; 0: a free one")
     parser.add_argument("--max-waiting", type=int, default=256, help="requests, then 429")
-    parser.add_argument("--served-model-name", default=None)
+    parser.add_argument("--served-model-name", default=None, help="instead of the weights' name")
     parser.add_argument("--dtype", default="auto", help="of the weights as computed")
     parser.add_argument("--split", action="store_true", help="decode in a process of its own")
     parser.add_argument(
@@ -101,11 +127,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
     flag, default = "--" + setting.name.replace("_", "-"), setting.default
+    more: dict[str, Any] = {"default": default, "help": HELP[setting.name]}
     if isinstance(default, bool):
-        parser.add_argument(flag, default=default, action=argparse.BooleanOptionalAction)
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, **more)
     else:
         kind = type(default) if isinstance(default, (int, float)) else str
-        parser.add_argument(flag, default=default, type=kind, choices=CHOICES.get(setting.name))
+        parser.add_argument(flag, type=kind, choices=CHOICES.get(setting.name), **more)
 
 
 def _config(args: argparse.Namespace) -> EngineConfig:
