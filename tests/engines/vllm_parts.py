@@ -2,10 +2,12 @@
 # (vLLM is in an environment of its own)
 """A real Scheduler, without a model, and real requests, of the vLLM that is on the path."""
 
+import atexit
 import inspect
 import itertools
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -56,7 +58,9 @@ HASHER = block_hasher()
 
 
 def model_folder():
+    """A folder with the tiny model's config.json, gone when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="batchscope-model-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return str(folder)
 
