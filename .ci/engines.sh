@@ -6,7 +6,7 @@
 # everything could be downloaded (0 with MISSING=allowed, for a gate that must outlive an index).
 set -uo pipefail
 cd "$(dirname "$0")/.."
-minutes="${MINUTES:-30}"
+minutes="${MINUTES:-40}"
 ends=$(($(date +%s) + minutes * 60))
 
 left() { # left SHARE: seconds to go, of them a share in percent; one at least
@@ -24,12 +24,19 @@ fetched=$(($(date +%s) - began))
 present="$(bash .ci/vllm.sh --present "$@")"
 missing="$(bash .ci/vllm.sh --missing "$@")"
 
+tested() { # tested ARG...: INT, so that pytest ends the servers it started
+  BATCHSCOPE_VLLM="${present#* }" timeout -s INT -k 60 "$(left 97)" \
+    .venv/bin/python -m pytest -q -m engines tests/engines ${ARGS:-} "$@"
+}
+
 status=0
 if [ -n "$present" ]; then
-  # INT, so that pytest ends the servers it started
-  BATCHSCOPE_VLLM="${present#* }" timeout -s INT -k 60 "$(left 97)" \
-    .venv/bin/python -m pytest -q -m engines tests/engines ${ARGS:-}
+  tested
   status=$?
+  if [ $status -eq 1 ]; then # real servers on shared cores: what failed gets one more chance, and is named
+    echo "FAILED at the first try, now once more:" >&2
+    tested --last-failed --last-failed-no-failures none && status=0
+  fi
   [ $status -eq 124 ] && echo "FAILED: the engine tests did not end in $minutes minutes" >&2
 fi
 echo "engines: $((fetched / 60)) min to fetch, $((($(date +%s) - began - fetched) / 60)) min of tests" >&2
