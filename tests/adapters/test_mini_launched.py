@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from bench.references import listed_attention
 from tests.adapters.drivers import MiniDriver
 from tests.adapters.ring_records import Seen, read
@@ -20,13 +18,7 @@ from batchscope.engine.torch_runner import TorchRunner
 from batchscope.schemas.reasons import GraphMode, Provides
 from batchscope.schemas.ring import RingReader, list_rings
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def watched(engine: Engine, folder: Path) -> tuple[list[Seen], dict[str, Any]]:

@@ -8,12 +8,10 @@ how far the chosen tokens lead).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.adapters.ring_records import read
 
 from batchscope.adapters import mini
@@ -26,12 +24,7 @@ PREEMPTING = {"chunked", "paged"}
 ROOMY, TIGHT = 400, 16
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def engine_of(**changes: Any) -> Engine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from bench.references import listed_attention
+from tests.support.served_batches import serve
 
-from batchscope.engine.batch import Batch, Member
+from batchscope.engine.batch import Member
 from batchscope.engine.config import EngineConfig, ModelConfig
 from batchscope.engine.engine import Engine
 from batchscope.engine.packing import row_order
@@ -31,31 +31,10 @@ def config(dtype: str, device: str = "cuda", **changes: Any) -> EngineConfig:
     return EngineConfig(model=model, device=device, **(base | changes))
 
 
-def serve(engine: Engine) -> tuple[list[list[int]], list[Batch]]:
-    """Tokens of 30 requests, half of them behind a common prefix, and all batches."""
-    draw, batches, schedule = random.Random(7), [], engine.scheduler.schedule
-
-    def kept() -> Batch:
-        batches.append(schedule())
-        return batches[-1]
-
-    engine.scheduler.schedule = kept  # type: ignore[method-assign]
-    shared = [draw.randrange(512) for _ in range(40)]
-    seqs = []
-    for number in range(30):
-        own = [draw.randrange(512) for _ in range(draw.randrange(1, 60))]
-        seqs.append(engine.submit(str(number), shared * (number % 2) + own, draw.randrange(1, 30)))
-    for _ in range(2000):
-        if not engine.has_work():
-            return [seq.output for seq in seqs], batches
-        engine.step()
-    raise AssertionError("the engine never came to rest")
-
-
 @pytest.fixture(scope="module")
 def expected() -> list[list[int]]:
     """By the CPU in float64."""
-    return serve(Engine(config("float64", "cpu")))[0]
+    return serve(Engine(config("float64", "cpu")), 30)[0]
 
 
 @contextmanager
@@ -70,7 +49,7 @@ def waits_forbidden() -> Iterator[None]:
 
 def test_graphs_and_pages_in_place_give_the_tokens_of_the_cpu(expected: list[list[int]]) -> None:
     engine = Engine(config("float32"))
-    found, batches = serve(engine)
+    found, batches = serve(engine, 30)
     assert found == expected
     assert engine.totals.preemptions > 0
     told = {(batch.num_prefill_tokens == 0, batch.launched) for batch in batches}
@@ -80,7 +59,7 @@ def test_graphs_and_pages_in_place_give_the_tokens_of_the_cpu(expected: list[lis
 def test_every_policy_gives_the_same_tokens(expected: list[list[int]]) -> None:
     runner = TorchRunner(config("float32", policy="paged"))
     for policy in ("paged", "orca", "static"):
-        assert serve(Engine(config("float32", policy=policy), runner=runner))[0] == expected
+        assert serve(Engine(config("float32", policy=policy), runner=runner), 30)[0] == expected
 
 
 def test_bfloat16_pages_in_place_are_as_good_as_gathered_ones() -> None:

@@ -6,15 +6,14 @@ can get wrong needs a device.
 
 from __future__ import annotations
 
-import random
 import shutil
 from array import array
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from bench.references import listed_attention
+from tests.support.served_batches import serve
 
 from batchscope.engine.batch import Batch, Member
 from batchscope.engine.config import EngineConfig, ModelConfig
@@ -30,12 +29,7 @@ MODEL = ModelConfig(dtype="float64", num_layers=3)
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def config(**changes: Any) -> EngineConfig:
@@ -45,28 +39,6 @@ def config(**changes: Any) -> EngineConfig:
 
 def in_place(settings: EngineConfig) -> Engine:
     return Engine(settings, runner=TorchRunner(settings, kernel=listed_attention))
-
-
-def serve(engine: Engine, count: int = 14) -> tuple[list[list[int]], list[Batch]]:
-    """Tokens of requests of 1 to 100, half of them behind a common prefix, and the batches."""
-    draw, batches, schedule = random.Random(7), [], engine.scheduler.schedule
-
-    def kept() -> Batch:
-        batches.append(schedule())
-        return batches[-1]
-
-    engine.scheduler.schedule = kept  # type: ignore[method-assign]
-    shared = [draw.randrange(512) for _ in range(40)]
-    seqs = []
-    for number in range(count):
-        own = [draw.randrange(512) for _ in range(draw.randrange(1, 60))]
-        prompt = shared * (number % 2) + own
-        seqs.append(engine.submit(str(number), prompt, draw.randrange(1, 30)))
-    for _ in range(2000):
-        if not engine.has_work():
-            return [seq.output for seq in seqs], batches
-        engine.step()
-    raise AssertionError("the engine never came to rest")
 
 
 def member(blocks: list[int], start: int, last: int = 9) -> Member:
@@ -91,15 +63,15 @@ def test_pages_read_in_place_give_the_same_tokens_as_gathered_ones(
     changes: dict[str, Any],
 ) -> None:
     settings = config(**changes)
-    gathered, _ = serve(Engine(settings))
-    found, batches = serve(in_place(settings))
+    gathered, _ = serve(Engine(settings), 14)
+    found, batches = serve(in_place(settings), 14)
     assert found == gathered
     assert any(batch.num_prefill_tokens == 0 for batch in batches)
 
 
 def test_a_batch_says_how_many_tokens_were_launched_for_it() -> None:
-    _, gathered = serve(Engine(config(max_num_batched_tokens=48)))
-    _, padded = serve(in_place(config(max_num_batched_tokens=48, max_num_seqs=12)))
+    _, gathered = serve(Engine(config(max_num_batched_tokens=48)), 14)
+    _, padded = serve(in_place(config(max_num_batched_tokens=48, max_num_seqs=12)), 14)
     for batch in gathered:
         assert batch.launched is not None
         assert (batch.launched.tokens, batch.launched.graph) == (batch.num_tokens, False)

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 import uvicorn
 
 from batchscope.engine.config import EngineConfig
@@ -291,14 +290,6 @@ def test_a_failed_iteration_is_an_error_of_its_members_alone(
         assert client.post("/v1/completions", json=body()).status_code == 200
         assert loop.engine.totals.failed == 2
     assert "out of memory" in capfd.readouterr().err
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")
