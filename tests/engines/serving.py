@@ -130,7 +130,7 @@ def serving(
     """
     (folder / "config.json").write_text(json.dumps(CONFIG))
     port, log = free_port(), folder / "log"
-    command = [*vllm, "serve", str(folder), *FLAGS, *flags, "--port", str(port)]
+    command = [*one_core(), *vllm, "serve", str(folder), *FLAGS, *flags, "--port", str(port)]
     with log.open("wb") as file:
         process = subprocess.Popen(
             command, env=_env(rings) | settings, stdout=file, stderr=file, start_new_session=True
@@ -142,6 +142,15 @@ def serving(
             yield server
         finally:
             _end(process)
+
+
+def one_core() -> list[str]:
+    """What keeps an engine and all that it starts on one core, where there are more. Its processes
+    call sched_yield() without end while they wait for each other; one on every core, and Linux
+    (seen: 6.18) lets everybody else run for 2 % of the time.
+    """
+    *others, last = sorted(os.sched_getaffinity(0))
+    return ["taskset", "--cpu-list", str(last)] if others else []
 
 
 def _env(rings: Path) -> dict[str, str]:
