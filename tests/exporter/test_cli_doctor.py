@@ -195,6 +195,18 @@ def test_a_slow_clock_is_a_note() -> None:
     assert found.says.startswith("2001 ns a read") or found.says.startswith("2002 ns a read")
 
 
+@pytest.mark.parametrize(("waited", "told"), [("94.10", "note"), ("12.00", "ok"), ("", None)])
+def test_programs_that_wait_for_a_core_are_noticed(
+    waited: str, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"some avg10=99.04 avg60={waited} avg300=65.70 total=12078394704" if waited else ""
+    monkeypatch.setattr(checks, "text_of", lambda path: text if path == checks.PRESSURE else "")
+    found = list(checks.cores(scene()))
+    assert [one.status for one in found] == ([told] if told else [])
+    assert all(f"waited for one {waited[:2]} % of the time" in one.says for one in found)
+    assert [bool(one.fix) for one in found if one.status == "note"] == [True] * (told == "note")
+
+
 @pytest.mark.parametrize(
     ("word", "status", "meaning"),
     [("1", "ok", "on from the start"), ("0", "note", "off"), ("", "ok", "dormant")],

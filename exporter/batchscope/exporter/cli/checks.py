@@ -5,6 +5,8 @@ Each yields findings and never raises for what it finds.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -24,9 +26,13 @@ ID_MODES = {
     "plain": "in plain: whoever reads ring or store reads them",
     "none": "not recorded: `batchscope request` finds nothing",
 }
+PRESSURE = Path("/proc/pressure/cpu")
+MOST_WAITING = 80
+"""Percent. A vLLM whose processes spin on all cores was seen at 94, and an exporter beside it at a
+fiftieth of a core."""
 STEPPED_NS = 1_000_000_000
 SLOW_CLOCK_NS = 500
-"""A hook reads the clock about six times an iteration: at 1 us a read that is 6 us of it."""
+"""The hooks read the clock seven times an iteration: at 1 us a read that is 7 us of it."""
 
 
 def environment(scene: Scene) -> Iterator[Finding]:
@@ -56,6 +62,18 @@ def exporter(scene: Scene) -> Iterator[Finding]:
     for ring in seen["refused"]:
         cure = "use the same batchscope in engine and exporter"
         yield Finding("exporter", "fix", ring["reason"], cure)
+
+
+def cores(_scene: Scene) -> Iterator[Finding]:
+    """Whether programs get to a core when they want one, as Linux counts it."""
+    found = re.search(r"some .*avg60=(\d+)", text_of(PRESSURE))
+    if found is None:
+        return
+    waiting = int(found[1])
+    says = f"{os.cpu_count()}; in the last minute programs waited for one {waiting} % of the time"
+    late = waiting > MOST_WAITING
+    cure = "exporter and dashboard lag behind: leave them a core (taskset, cpuset)"
+    yield Finding("cores", "note" if late else "ok", says, cure if late else "")
 
 
 def clock(scene: Scene) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ CHECKS: tuple[Callable[[Scene], Iterable[Finding]], ...] = (
     places.folder,
     places.residents,
     checks.exporter,
+    checks.cores,
     checks.clock,
     checks.request_ids,
 )
