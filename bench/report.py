@@ -153,8 +153,9 @@ loop over an engine that does nothing else. In a real engine, whose own work evi
 data from the caches, the same hooks take several times as long; each iteration's own figure is
 recorded as `observer_ns` and shown on the Now page."""
 VLLM_HOOKS = """Two schedulers without a model, 256 running members each, one hooked and one bare,
-stepped in turn under the same load, so that both find cold caches. "changed": one request ends and
-one arrives in every iteration. What the hooks count of themselves (`observer_ns`) is set against
+stepped in turn under the same load, so that both find cold caches. "queued": 64 more wait for a
+slot. "changed": one request ends and one arrives in every iteration. What the hooks count of
+themselves (`observer_ns`) is set against
 schedule() and update_from_output() of the bare one, and against vLLM's own statistics
 (IterationStats and PrometheusStatLogger), at p50."""
 IMPACT = """\

@@ -28,6 +28,11 @@ from vllm.v1.metrics.stats import IterationStats, LoRARequestStates, RequestStat
 from batchscope.adapters import vllm as ours
 
 MEMBERS, ITERATIONS, WARM_UP = 256, 600, 60
+CASES = {
+    "steady": {"churn": False, "waiting": 0},
+    "queued": {"churn": False, "waiting": 64},
+    "changed": {"churn": True, "waiting": 0},
+}
 BARS = {"share of schedule + update": 0.01, "share of vLLM's statistics": 0.1}
 
 
@@ -54,15 +59,15 @@ class Timed(Driver):
 
 
 def measure(
-    handle: Any, drivers: tuple[Timed, Timed], *, iterations: int, churn: bool
+    handle: Any, drivers: tuple[Timed, Timed], *, iterations: int, churn: bool, waiting: int
 ) -> tuple[list[int], list[int], list[int]]:
     """Time per iteration, ns: (hooked, bare, what the hooks counted), stepped in turn.
 
-    With churn one request ends and one arrives in every iteration.
+    With churn one request ends and one arrives in every iteration; so many wait for a slot.
     """
     watched, bare = drivers
     took: tuple[list[int], list[int], list[int]] = ([], [], [])
-    for number in range(MEMBERS):
+    for number in range(MEMBERS + waiting):
         for driver in drivers:
             driver.sched.add_request(new(number, 2 + number if churn else 1500))
     for step in range(iterations + WARM_UP):
@@ -115,7 +120,7 @@ def case(name: str, iterations: int) -> dict[str, Any]:
         handle = ours.attach(watched.sched, env)
         gc.collect()
         gc.freeze()
-        times = measure(handle, (watched, bare), iterations=iterations, churn=name == "changed")
+        times = measure(handle, (watched, bare), iterations=iterations, **CASES[name])
         faults = handle.faults.count
         handle.detach()
     stats = statistics_us(bare.sched, bare.outcome)
@@ -137,9 +142,9 @@ def new_scheduler() -> Any:
 
 
 def main(iterations: str = str(ITERATIONS)) -> None:
-    """Both cases, for a person on stderr and as JSON on stdout."""
+    """All cases, for a person on stderr and as JSON on stdout."""
     vllm.envs.enable_envs_cache()  # as the engine core does; without it vLLM looks dearer
-    cases = {name: case(name, int(iterations)) for name in ("steady", "changed")}
+    cases = {name: case(name, int(iterations)) for name in CASES}
     for name, found in cases.items():
         print(f"{name} {MEMBERS}: {json.dumps(found, indent=1)}", file=sys.stderr)
     print(json.dumps({"unit": "us", "members": MEMBERS, "bars": BARS, "cases": cases}))

@@ -30,7 +30,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "vLLM is 0.14 or later (before, both ids are one)": {"random_ids": False},
     "LoRA is in use": {"lora_slots": 0},
     "speculative decoding is in use": {"spec_tokens": 0},
-    "`--cudagraph-metrics` is given": {"cudagraph_metrics": False},
+    "`--cudagraph-metrics` is given": {"counts_graphs": False},
     "vLLM's statistics are on": {"log_stats": False},
     "a KV connector moves blocks beside the batches": {"hops": False},
     "it is NIXL's, fetching": {"counts_bytes": False},
@@ -147,9 +147,7 @@ def _provided(**less: Any) -> dict[str, Provides]:
     shape = replace(
         EVERYTHING, **{"watermark_blocks": 0, **{k: v for k, v in less.items() if k in known}}
     )
-    observed = SimpleNamespace(cudagraph_metrics=less.get("cudagraph_metrics", True))
-    config = SimpleNamespace(observability_config=observed)
-    scheduler = SimpleNamespace(vllm_config=config, log_stats=less.get("log_stats", True))
+    scheduler = SimpleNamespace(log_stats=less.get("log_stats", True))
     seen_in_front = {k: v for k, v in frontend.PROVIDES.items() if k.startswith("delivered.")}
     return {**vllm.provides(shape, scheduler), **seen_in_front}
 

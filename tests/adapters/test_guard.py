@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batchscope.adapters.guard import Seam, exists, install, is_hook
+from batchscope.schemas.records import NULL64
 from batchscope.schemas.ring import LEVEL_BYTE
 
 
@@ -17,22 +19,24 @@ class Watcher:
     """Hooks share it; no ring is behind it."""
 
     def __init__(self) -> None:
-        self.recorder: Any = object()
+        self.recorder: Any = SimpleNamespace(holding=False, observer_ns=None)
         self.clock: Callable[[], int] = time.monotonic_ns
-        self.spent_ns = 0
+        self.spent_ns = self.began_ns = 0
+        self.unweighed = 2
         self.subject: Any = None
         self.page: Any = page(0)
         self.asked = 0
         self.deciding = False
         self.turns = 0
-        self.begun: list[int] = []
+        self.weighed: list[int] = []
         self.faults: list[tuple[str, str, int]] = []
 
     def turn(self) -> None:
         self.turns += 1
 
-    def account(self, began_ns: int) -> None:
-        self.begun.append(began_ns)
+    def weigh(self, interval_ns: int) -> None:
+        self.unweighed = 2
+        self.weighed.append(interval_ns)
 
     def fault(self, seam: str, error: Exception, *, in_a_row: int) -> None:
         self.faults.append((seam, str(error), in_a_row))
@@ -119,12 +123,28 @@ def test_only_an_opening_seam_looks_at_the_control_page() -> None:
     install(seam(quiet), other, watch)
     watch.page = page(2)
     other.work(1)
-    assert (watch.turns, len(watch.begun)) == (0, 0)
+    assert (watch.turns, watch.began_ns) == (0, 0)
     opening.work(1)
-    assert (watch.turns, len(watch.begun)) == (1, 1)
+    assert watch.turns == 1
+    assert watch.began_ns
     watch.asked = 2
     opening.work(1)
-    assert (watch.turns, len(watch.begun)) == (1, 2)
+    assert watch.turns == 1
+
+
+def test_an_opening_seam_hands_on_what_the_iteration_before_cost_and_has_some_weighed() -> None:
+    ticks = iter(range(5, 1000, 10))
+    watch, told = Watcher(), list[int]()
+    watch.clock = lambda: next(ticks)
+    engine = SimpleNamespace(open=lambda: told.append(watch.recorder.observer_ns), work=int)
+    watched = replace(seam(quiet, opens=True), attribute="open")
+    install(watched, engine, watch)
+    install(seam(quiet), engine, watch)
+    for _ in range(3):
+        engine.open()  # four looks at the clock, 10 ns before the original and 10 after it
+        engine.work()  # three, and 10 ns in all
+    assert told == [NULL64, 30, 30]
+    assert watch.weighed == [70]
 
 
 def test_hooks_inside_see_whether_a_decision_is_being_made() -> None:
@@ -140,7 +160,6 @@ def test_hooks_inside_see_whether_a_decision_is_being_made() -> None:
 
 def test_what_ends_inside_a_seam_that_holds_is_held_until_its_own_record() -> None:
     watch, seen = Watcher(), list[bool]()
-    watch.recorder = SimpleNamespace(holding=False)
     engine = SimpleNamespace(work=lambda: seen.append(watch.recorder.holding))
     install(seam(quiet, holds=True), engine, watch)
     engine.work()
@@ -166,10 +185,10 @@ def test_time_of_hooks_inside_is_told_apart_from_the_originals_own() -> None:
     outer = SimpleNamespace(work=lambda: inner.work(1))
     install(seam(lambda watch, spans, result: times.append(spans)), outer, watch)
     outer.work()
-    # outer's hook begins at 0, its original at 10; inner's at 20 and 30, it returns at 40, its hook
-    # ends at 50; outer returns at 60, its hook ends at 70
-    assert times == [(10, 60, 20)]
-    assert watch.spent_ns == 40
+    # outer's hook and its original begin at 0, inner's at 10, it returns at 20, its hook ends at
+    # 30; outer returns at 40, its hook ends at 50
+    assert times == [(0, 40, 10)]
+    assert watch.spent_ns == 20
 
 
 def test_an_object_whose_attributes_are_fixed_has_no_seam() -> None:

@@ -15,7 +15,8 @@ from batchscope.adapters.facts import Decision, Progress, Request, Traits
 from batchscope.adapters.hello import config_hash, without_secrets
 from batchscope.adapters.labels import MOST_LABELS
 from batchscope.adapters.naming import Naming
-from batchscope.adapters.recorder import IN_FLIGHT, Recorder
+from batchscope.adapters.recorder import Recorder
+from batchscope.adapters.steady import IN_FLIGHT
 from batchscope.schemas import records as r
 from batchscope.schemas.request_keys import make_salt, read_salt, request_key
 from batchscope.schemas.ring import RingReader, RingWriter
@@ -64,6 +65,99 @@ def test_unchanged_decodes_are_named_once(tape: Tape) -> None:
         tape.recorder.scheduled(object(), decision(members))
     flags = [(record.flags, record["decode"]) for record in tape.seen("scheduled")]
     assert flags == [(0, [1, 2]), (r.SAME_DECODES, []), (0, [1, 2, 3]), (r.SAME_DECODES, [])]
+
+
+def go_on(tape: Tape, members: list[str], *, at_ns: int = 5, **fields: Any) -> bool:
+    d = decision(members, at_ns=at_ns, running=len(members), kv_total_blocks=9, **fields)
+    queue = (d.waiting, d.admission_stop, d.head, d.deferred)
+    pool = (d.kv_total_blocks, d.kv_used_blocks, d.kv_evictable_blocks)
+    return tape.recorder.went_on(
+        tape, members, d.at_ns, d.schedule_ns, d.budget_tokens, queue, pool
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"budget_tokens": 64, "kv_used_blocks": 4, "kv_evictable_blocks": 2},
+        {"waiting": 3, "admission_stop": 2, "deferred": [(3, 2, 1)]},
+        {"waiting": 2, "admission_stop": 3, "deferred": [(1, 3, 2), (1, 3, 3)], "head": "w"},
+    ],
+)
+def test_what_went_on_and_came_back_is_written_as_any_other(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    members = ["a", "b"]
+    short, long = (Tape(tmp_path / name) for name in ("short", "long"))
+    for tape in (short, long):
+        tape.recorder.scheduled("first", decision(members))
+        tape.recorder.observer_ns = 77
+    assert go_on(short, members, **fields)
+    assert short.recorder.came_back(short, 8)
+    given = {"at_ns": 5, "running": 2, "kv_total_blocks": 9, **fields}
+    long.recorder.scheduled(long, decision(members, **given))
+    long.recorder.completed(long, at_ns=8)
+    told = [
+        [(s.name, s.flags, s.fields, s.tails) for s in tape.seen()[1:]] for tape in (short, long)
+    ]
+    assert told[0] == told[1]
+    assert [one[0] for one in told[0]][-2:] == ["scheduled", "completed"]
+    ends = [(t.writer.left, t.writer.seq, t.writer.iteration_id) for t in (short, long)]
+    assert ends[0] == ends[1]
+
+
+def unsettled(tape: Tape) -> None:
+    """The level forgets who was told."""
+    tape.recorder.set_level(2)
+
+
+def ended(tape: Tape) -> None:
+    tape.recorder.finished("b", at_ns=3, reason=1, output_tokens=1)
+
+
+def skipped(tape: Tape) -> None:
+    tape.recorder.blocked("w", at_ns=3, reason=1)
+
+
+def emptied(tape: Tape) -> None:
+    tape.recorder.scheduled("empty", decision([]))
+    tape.recorder.scheduled("empty", decision([], at_ns=1))
+
+
+def segment_is_full(tape: Tape) -> None:
+    while tape.writer.left > 4000:
+        tape.recorder.arrived("c", at_ns=1)
+
+
+def new_segment(tape: Tape) -> None:
+    tape.writer.reserve(tape.writer.left + 1)
+
+
+@pytest.mark.parametrize(
+    "happens", [unsettled, ended, skipped, emptied, segment_is_full, new_segment]
+)
+def test_what_did_more_than_go_on_is_left_to_the_whole_account(tape: Tape, happens: Any) -> None:
+    tape.recorder.scheduled("first", decision(["a", "b"]))
+    assert go_on(tape, ["a", "b"])
+    assert not go_on(tape, ["b", "a"])
+    assert not go_on(tape, ["a", "b", "c"])
+    happens(tape)
+    before = (tape.writer.seq, tape.writer.left, tape.writer.iteration_id)
+    assert not go_on(tape, ["a", "b"])
+    assert (tape.writer.seq, tape.writer.left, tape.writer.iteration_id) == before
+
+
+def test_a_batch_that_was_never_seen_or_from_which_somebody_left_does_not_just_come_back(
+    tape: Tape,
+) -> None:
+    tape.recorder.scheduled("first", decision(["a", "b"]))
+    assert not tape.recorder.came_back("never", 5)
+    tape.recorder.holding = True
+    tape.recorder.finished("a", at_ns=4, reason=1, output_tokens=1)
+    assert not tape.recorder.came_back("first", 5)
+    tape.recorder.completed("first", at_ns=5)
+    assert [s.name for s in tape.seen()][-2:] == ["completed", "finished"]
 
 
 def test_members_that_are_more_news_than_a_segment_takes_are_named_all_the_same(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from batchscope.adapters import vllm as ours
+from batchscope.adapters.facts import Decision
 from batchscope.adapters.vllm import about, admission, batches, requests
 from batchscope.adapters.vllm.shape import Shape, is_checked
 from batchscope.adapters.vllm.view import RESTS, Now, View, view_of
@@ -40,6 +42,7 @@ SHAPE: dict[str, Any] = {
     "random_ids": True,
     "hops": False,
     "counts_bytes": False,
+    "counts_graphs": False,
     "ranks": 1,
 }
 
@@ -340,11 +343,38 @@ def decoding(name: str) -> Any:
     return running(name, num_computed_tokens=21, num_tokens=21)
 
 
-def test_the_usual_decision_is_what_a_look_at_everything_finds() -> None:
-    seen = view(runs=[decoding("a"), decoding("b")], waits=[])
+def told(seen: View, of: Any, *, settled: bool = True) -> list[Any]:
+    """How on_schedule tells a decision: the arguments of `went_on`, or a Decision, or both."""
+    calls: list[Any] = []
+
+    def went_on(_batch: Any, *facts: Any) -> bool:
+        calls.append(facts)
+        return settled
+
+    recorder = SimpleNamespace(went_on=went_on, scheduled=lambda _, found: calls.append(found))
+    recorder.blocked = recorder.resumed = lambda *_, **__: None
+    ours.on_schedule(SimpleNamespace(subject=seen, recorder=recorder), (10, 30, 5), of)
+    return calls
+
+
+def in_full(facts: Any) -> Decision:
+    """What `went_on` would write."""
+    decodes, at_ns, schedule_ns, budget, (waiting, stop, head, deferred), pool = facts
+    n = len(decodes)
+    found = (at_ns, schedule_ns, 0, n, n, waiting, decodes, (), (), deferred, budget, 0, head, stop)
+    return Decision(*found, *pool)
+
+
+@pytest.mark.parametrize("waits", [0, 3])
+@pytest.mark.parametrize("limit", [2, 8])
+def test_the_usual_decision_is_what_a_look_at_everything_finds(waits: int, limit: int) -> None:
+    queue = [req(f"w{n}", prompt=2000) for n in range(waits)]
+    seen = view(runs=[decoding("a"), decoding("b")], waits=queue)
+    seen.scheduler.max_num_active_reqs = limit
     of = batch({"a": 1, "b": 1})
     looked_at = batches.decision(seen, of, (), at_ns=30, schedule_ns=15)
-    assert batches.usual(seen, of, (10, 30, 5)) == looked_at
+    assert [in_full(facts) for facts in told(seen, of)] == [looked_at]
+    assert told(seen, of, settled=False)[-1] == looked_at
 
 
 @pytest.mark.parametrize(
@@ -356,17 +386,52 @@ def test_the_usual_decision_is_what_a_look_at_everything_finds() -> None:
         lambda seen, of: seen.prefilling.update(a=20),
         lambda seen, of: seen.away.update(z=None),
         lambda seen, of: seen.passed.update(z=1),
-        lambda seen, of: seen.scheduler.waiting.append(req("w")),
-        lambda seen, of: seen.scheduler.kv_holding_waiting.append(req("w")),
+        lambda seen, of: skip(seen, req("w")),
         lambda seen, of: seen.scheduler.running.pop(),
     ],
 )
 def test_any_other_decision_is_looked_at(change: Any) -> None:
     seen, of = view(runs=[decoding("a"), decoding("b")], waits=[]), batch({"a": 1, "b": 1})
-    assert batches.usual(seen, of, (10, 30, 5)) is not None
+    assert not isinstance(told(seen, of)[0], Decision)
     change(seen, of)
-    assert batches.usual(seen, of, (10, 30, 5)) is None
+    (found,) = told(seen, of)
+    assert isinstance(found, Decision)
+
+
+def skip(seen: View, request: Any) -> None:
+    """It waits and is marked as passed over."""
+    seen.scheduler.waiting.append(request)
+    seen.scheduler.deferred_waiting.add(request)
+
+
+def test_where_skipped_requests_bear_no_mark_a_queue_is_always_looked_at() -> None:
+    seen = view(runs=[decoding("a")], waits=[req("w")], passed_over="", holding="")
+    (found,) = told(seen, batch({"a": 1}))
+    assert isinstance(found, Decision)
 
 
 def test_where_nobody_is_scheduled_that_is_not_the_usual_decision() -> None:
-    assert batches.usual(view(runs=[], waits=[]), batch({}), (10, 30, 5)) is None
+    (found,) = told(view(runs=[], waits=[]), batch({}))
+    assert isinstance(found, Decision)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "usual"),
+    [([("a", 1), ("b", 1)], True), ([("a", 1)], False), ([("a", 2), ("b", 0)], True)],
+)
+def test_as_many_outputs_as_members_are_one_token_of_each(outputs: Any, usual: bool) -> None:
+    """An output without a token, or with two, comes from engines that are not `plain` alone."""
+    seen, calls = view(runs=[decoding("a"), decoding("b")], waits=[]), list[Any]()
+    recorder = SimpleNamespace(completed=lambda _, **facts: calls.append(facts))
+
+    def came_back(*facts: Any) -> bool:
+        calls.append(facts)
+        return True
+
+    recorder.came_back = came_back
+    outs = [SimpleNamespace(request_id=n, new_token_ids=[1] * k) for n, k in outputs]
+    watch = SimpleNamespace(subject=seen, recorder=recorder)
+    of = batch({"a": 1, "b": 1})
+    ours.on_update(watch, (10, 30, 5), {0: SimpleNamespace(outputs=outs)}, of, SimpleNamespace())
+    assert calls == ([(of, 10)] if usual else [calls[0]])
+    assert usual or calls[0]["emitted"] == [(requests.Gone("b"), 0)]

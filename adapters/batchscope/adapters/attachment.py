@@ -66,8 +66,8 @@ class Attachment:
         self._writer: RingWriter | None = None
         self._resting: Recorder | None = None
         self._most = LEVEL_MEMBERS
-        self._began_ns = 0
-        self._unweighed = WEIGHED_EVERY
+        self.began_ns = 0
+        self.unweighed = WEIGHED_EVERY
         self._gate: Patch | None = None
         self._patches: list[Patch] = []
         self._missing: frozenset[str] = frozenset()
@@ -130,19 +130,12 @@ class Attachment:
         """Follow the control page at the next safe place, which is now."""
         self._guarded(self._turn)
 
-    def account(self, began_ns: int) -> None:
-        """Hand the cost of the iteration before to its record; weigh every eighth."""
-        last, self._began_ns = self._began_ns, began_ns
-        cost, self.spent_ns = self.spent_ns, 0
-        if last and self.recorder is not None:
-            self.recorder.observer_ns = cost
-            self._unweighed -= 1
-            if not self._unweighed:
-                self._weigh(cost, began_ns - last, self.recorder.completed_ns - last)
-
-    def _weigh(self, cost_ns: int, interval_ns: int, busy_ns: int) -> None:
-        self._unweighed = WEIGHED_EVERY
-        if self.budget.exceeded(cost_ns, busy_ns if busy_ns > 0 else interval_ns):
+    def weigh(self, interval_ns: int) -> None:
+        """Every eighth iteration: less of us where we cost more than the budget."""
+        self.unweighed = WEIGHED_EVERY
+        assert self.recorder is not None
+        busy_ns = interval_ns + self.recorder.completed_ns - self.began_ns
+        if self.budget.exceeded(self.spent_ns, busy_ns if busy_ns > 0 else interval_ns):
             self._guarded(self._shed)
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -202,8 +195,8 @@ class Attachment:
         recorder.set_level(level)
         self.subject = self._adapter.subject(self._engine)  # what it knew is from before the pause
         self.recorder, self._resting = recorder, None
-        self.spent_ns = self._began_ns = 0
-        self._unweighed = WEIGHED_EVERY
+        self.spent_ns = self.began_ns = 0
+        self.unweighed = WEIGHED_EVERY
         self.budget.restart()
         self._hook_all()
 

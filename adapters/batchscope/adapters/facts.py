@@ -11,6 +11,14 @@ from typing import Any, NamedTuple
 
 from batchscope.schemas.records import NULL32
 
+Row = tuple[int, int, int]
+"""Requests left out: (how many, reason code, position code)."""
+Queue = tuple[int, int, Any, Sequence[Row]]
+"""Left waiting, admission stop (code), the request where the scan stopped, rows of the left out."""
+NO_QUEUE: Queue = (0, 0, None, ())
+Pool = tuple[int, int, int]
+"""Blocks: total, used, evictable."""
+
 
 class Request(NamedTuple):
     """Who a request is. `trace` is the caller's (16 byte trace id, 8 byte span id)."""

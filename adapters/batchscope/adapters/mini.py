@@ -22,7 +22,7 @@ from typing import Any
 
 from batchscope.adapters import boot
 from batchscope.adapters.base import Adapter, Handle
-from batchscope.adapters.facts import Decision, Progress, Request, Traits
+from batchscope.adapters.facts import NO_QUEUE, Decision, Progress, Queue, Request, Row, Traits
 from batchscope.adapters.guard import Seam, Times
 from batchscope.adapters.hello import own_version
 from batchscope.schemas import reasons
@@ -122,6 +122,16 @@ def on_schedule(watch: Any, times: Times, batch: Any) -> None:
     """schedule() -> batch."""
     entered, left, ours = times
     recorder, scheduler = watch.recorder, watch.subject.scheduler
+    running, tokens = scheduler.running, batch.num_decode_tokens
+    if tokens == len(batch.members) == len(running) and not (
+        batch.num_prefill_tokens or batch.resumed
+    ):
+        blocks = scheduler.blocks
+        pool = (blocks.total, blocks.used, blocks.evictable)
+        spent, budget = left - entered - ours, NULL32 if batch.budget is None else batch.budget
+        left_out = queue(scheduler, batch) if scheduler.waiting or batch.stop else NO_QUEUE
+        if recorder.went_on(batch, running, left, spent, budget, left_out, pool):
+            return
     for seq in batch.resumed:
         recorder.resumed(seq, at_ns=left, target_tokens=seq.target, cached_tokens=seq.num_cached)
     recorder.decided(
@@ -132,6 +142,9 @@ def on_schedule(watch: Any, times: Times, batch: Any) -> None:
 def on_update(watch: Any, times: Times, _result: Any, batch: Any, tokens: Any) -> None:
     """update(batch, tokens) -> the finished."""
     recorder = watch.recorder
+    usual = len(batch.members) == len(tokens) and not batch.launched
+    if usual and recorder.came_back(batch, times[0]):
+        return
     gone = _NOBODY
     if recorder.departed:
         iteration = recorder.in_flight(batch)
@@ -196,10 +209,9 @@ def on_transferred(watch: Any, _times: Times, _result: None, seq: Any, hop: Any)
 
 def decision(scheduler: Any, batch: Any, *, at_ns: int, schedule_ns: int) -> Decision:
     """What the scheduler decided: members split by phase, the pool, who was left out and why."""
-    blocks, waiting = scheduler.blocks, len(scheduler.waiting)
+    blocks = scheduler.blocks
+    waiting, code, head, left_out = queue(scheduler, batch)
     decodes, prefill = split(scheduler, batch)
-    stop = batch.stop
-    code = 0 if stop is None else STOP.get(stop.value, _UNKNOWN)
     return Decision(
         at_ns,
         schedule_ns,
@@ -210,15 +222,22 @@ def decision(scheduler: Any, batch: Any, *, at_ns: int, schedule_ns: int) -> Dec
         decodes,
         [(m.seq, m.start, m.tokens) for m in prefill] if prefill else (),
         () if batch.num_decode_tokens == len(decodes) else drafts(batch),
-        deferred(code, waiting) if code and waiting else (),
+        left_out,
         NULL32 if batch.budget is None else batch.budget,
         0,
-        batch.stop_head,
+        head,
         code,
         blocks.total,
         blocks.used,
         blocks.evictable,
     )
+
+
+def queue(scheduler: Any, batch: Any) -> Queue:
+    """(waiting, admission stop, where the scan stopped, rows of who was left out)."""
+    waiting, stop = len(scheduler.waiting), batch.stop
+    code = 0 if stop is None else STOP.get(stop.value, _UNKNOWN)
+    return waiting, code, batch.stop_head, deferred(code, waiting) if code and waiting else ()
 
 
 def split(scheduler: Any, batch: Any) -> tuple[list[Any], list[Any]]:
@@ -255,7 +274,7 @@ def drafts(batch: Any) -> list[tuple[Any, int]]:
     return [(m.seq, m.tokens) for m in batch.members if not m.is_prefill and m.tokens != 1]
 
 
-def deferred(stop: int, waiting: int) -> tuple[tuple[int, int, int], ...]:
+def deferred(stop: int, waiting: int) -> tuple[Row, ...]:
     """Rows (requests, reason, position): all waiting alike, or the head and those behind it."""
     if stop in _GLOBAL:
         return ((waiting, stop, _AT["global"]),)

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
-from batchscope.adapters.edges import EDGE_BYTES, MOST_INTRODUCTIONS, SLACK, Edges
+from batchscope.adapters.edges import EDGE_BYTES, MOST_INTRODUCTIONS, SLACK
 from batchscope.adapters.empties import Empties
 from batchscope.adapters.facts import Decision, Traits
 from batchscope.adapters.naming import Naming
+from batchscope.adapters.steady import IN_FLIGHT, Steady, deferred_rows
 from batchscope.schemas.reasons import NoticeKind
 from batchscope.schemas.records import (
     BYE,
@@ -28,35 +29,19 @@ from batchscope.schemas.records import (
 )
 from batchscope.schemas.ring import LEVEL_MEMBERS, RingWriter, framed
 
-IN_FLIGHT = 64
-"""Batches between schedule and update that are remembered; far more than any engine pipelines."""
-
 _PREFILL_ROW = Struct("<3I")
 _PAIR_ROW = Struct("<2I")
-_DEFERRED_ROW = Struct("<IHH")
-_NUMBERED_SCHEDULED = Struct(f"<Q{SCHEDULED.struct.format[1:]}").pack
-_NUMBERED_COMPLETED = Struct(f"<Q{COMPLETED.struct.format[1:]}").pack
-"""With the ring's seq in front, as `publish` takes them."""
-_COMPLETED_BYTES = framed(COMPLETED.struct.size)
 _FRAMED_BYTES = framed(SCHEDULED.struct.size) + 8
 
 
-class Recorder(Edges):
-    """Writes what the translations say.
-
-    `observer_ns` is set by the hooks: our own time on this thread for the iteration before.
-    """
+class Recorder(Steady):
+    """Writes what the translations say."""
 
     def __init__(self, writer: RingWriter, traits: Traits, *, naming: Naming, level: int) -> None:
         super().__init__(writer, traits, naming=naming, level=level)
         self._largest_tails = writer.largest - _FRAMED_BYTES
-        self._head = 0
-        self.observer_ns = NULL64
-        self.completed_ns = 0
-        self._in_flight: dict[int, int] = {}
         self._dropped_said = 0
         self._empties = Empties()
-        self._emptied = False
 
     def scheduled(self, batch: object, decision: Decision) -> None:
         """schedule() returned `batch`. Without members it counts into EMPTY instead."""
@@ -70,10 +55,7 @@ class Recorder(Edges):
             self._write_empties(decision.at_ns)
 
     def decided(self, batch: object, decision: Decision) -> None:
-        """The same of a batch that will complete, whether or not it has members.
-
-        The usual decision, to go on with all members of the last one, calls nothing but the writer.
-        """
+        """The same of a batch that will complete, whether or not it has members."""
         # all fields at once: reading 18 of a NamedTuple one by one takes 0.7 us longer
         (
             at_ns,
@@ -88,7 +70,7 @@ class Recorder(Edges):
             deferred,
             budget_tokens,
             draft_tokens,
-            head,
+            _,
             stop,
             kv_total,
             kv_used,
@@ -99,21 +81,10 @@ class Recorder(Edges):
             self._catch_up(at_ns)
         if self._emptied:
             self._write_empties(at_ns)
-        writer, known = self._writer, self._decodes
-        usual = (
-            decodes == known.settled
-            and not (prefill or drafts)
-            and head is None
-            and writer.segment == self._segment
-            and writer.left > SLACK
-        )
-        if usual:
-            flags, tail, self._head = SAME_DECODES, _rows(deferred) if deferred else b"", 0
-        else:
-            flags, tail = self._tail(decision)
+        writer = self._writer
+        flags, tail = self._tail(decision)
         iteration = writer.iteration_id
-        body = _NUMBERED_SCHEDULED(
-            writer.seq,
+        body = SCHEDULED.struct.pack(
             SCHEDULED.kind,
             flags | DUMMY if dummy else flags,
             iteration,
@@ -136,13 +107,12 @@ class Recorder(Edges):
             len(deferred),
             stop,
         )
-        writer.publish(body + tail if tail else body)
+        writer.append(body + tail)
         writer.iteration_id = iteration + 1
         self._newest = self._in_flight[id(batch)] = iteration
         if len(self._in_flight) > IN_FLIGHT:
             del self._in_flight[next(iter(self._in_flight))]
-        if not usual:
-            known.tell(named=not flags & NO_MEMBERS)
+        self._decodes.tell(named=not flags & NO_MEMBERS)
 
     def completed(
         self,
@@ -161,15 +131,11 @@ class Recorder(Edges):
         """
         iteration = self._in_flight.pop(id(batch), None)
         if iteration is not None:
-            writer, n, kind = self._writer, len(emitted), COMPLETED.kind
-            facts = (kind, 0, iteration, at_ns, forward_ns, padded_tokens, n, graph_mode)
-            if n or writer.left < _COMPLETED_BYTES:
-                writer.append(COMPLETED.struct.pack(*facts) + self._pairs(emitted))
-            else:
-                writer.publish(_NUMBERED_COMPLETED(writer.seq, *facts))
+            facts = (iteration, at_ns, forward_ns, padded_tokens, len(emitted), graph_mode)
+            body = COMPLETED.struct.pack(COMPLETED.kind, 0, *facts)
+            self._writer.append(body + self._pairs(emitted))
             self.completed_ns = at_ns
-            if iteration > self._settled:
-                self._settled = iteration
+            self._settled = max(iteration, self._settled)
             if self.departed:
                 self._settle(iteration)
         self.holding = False
@@ -232,7 +198,7 @@ class Recorder(Edges):
         self._room(tails + SLACK)
         head = d.head
         self._head = 0 if head is None else self._book.known(head, at_ns=d.at_ns)
-        rows = _rows(deferred)
+        rows = deferred_rows(deferred)
         if self.level < LEVEL_MEMBERS or tails > self._largest_tails:
             return NO_MEMBERS, rows
         decodes = self._decodes
@@ -258,7 +224,3 @@ class Recorder(Edges):
         most = min(MOST_INTRODUCTIONS, max(2, len(d.decodes) // 100))
         self._decodes.introduce(at_ns=at_ns, most=most)
         return b"".join(rows)
-
-
-def _rows(deferred: Sequence[tuple[int, int, int]]) -> bytes:
-    return b"".join([_DEFERRED_ROW.pack(*row) for row in deferred])

@@ -18,7 +18,7 @@ from typing import Any
 
 from batchscope.adapters import boot
 from batchscope.adapters.base import Adapter, Handle
-from batchscope.adapters.facts import Decision, Traits
+from batchscope.adapters.facts import NO_QUEUE, Decision, Queue, Traits
 from batchscope.adapters.guard import Seam, Times
 from batchscope.adapters.vllm import about, admission, batches, dummies, requests, transfers, turns
 from batchscope.adapters.vllm.caution import careful, say
@@ -193,18 +193,13 @@ def provides(shape: Shape, scheduler: Any) -> Mapping[str, Provides]:
         "transfer.at_ns": not shape.hops,
         "transfer.bytes": not (shape.hops and shape.counts_bytes),
         "transfer.blocks": not shape.hops or shape.groups > 1,
-        "completed.padded_tokens": not _counts_graphs(scheduler),
-        "completed.graph_mode": not _counts_graphs(scheduler),
+        "completed.padded_tokens": not shape.counts_graphs,
+        "completed.graph_mode": not shape.counts_graphs,
     }
     fields = {**PROVIDES, **{field: ABSENT for field, lacking in lacks.items() if lacking}}
     if shape.watermark_blocks and shape.caches:
         fields["scheduled.admission_stop"] = ESTIMATED
     return fields
-
-
-def _counts_graphs(scheduler: Any) -> bool:
-    observed = getattr(getattr(scheduler, "vllm_config", None), "observability_config", None)
-    return bool(getattr(observed, "cudagraph_metrics", False))
 
 
 def on_schedule(
@@ -215,28 +210,48 @@ def on_schedule(
     *_: Any,
     **__: Any,
 ) -> None:
-    """schedule(throttle_prefills) -> SchedulerOutput."""
+    """schedule(throttle_prefills) -> SchedulerOutput.
+
+    What a busy engine decides most of the time, that all who run decode one token more, is told at
+    once and nobody's request is looked at.
+    """
     view: View = watch.subject
-    shape, now = view.shape, view.now
-    view.held_back = shape.throttles and (throttle_prefills or shape.prefill_interval > 1)
-    view.preempted, view.preempting = view.preempting, False
+    scheduler, shape, length = view.scheduler, view.shape, view.length
+    other = shape.holding
     if shape.hops:
         view.transfers.begin()
-    now.in_step = batch.num_scheduled_tokens
+    running, tokens = scheduler.running, batch.total_num_scheduled_tokens
+    if (
+        tokens == len(running) == len(batch.num_scheduled_tokens)
+        and tokens
+        and not (batch.scheduled_new_reqs or view.prefilling or view.away or view.passed)
+    ):
+        entered, left, ours = times
+        queue: Queue | None = NO_QUEUE
+        if length(scheduler.waiting) or (other and length(getattr(scheduler, other))):
+            queue = batches.queue(view, batch, throttle=throttle_prefills)
+        if queue and watch.recorder.went_on(
+            batch,
+            running,
+            left,
+            left - entered - ours,
+            scheduler.max_num_scheduled_tokens,
+            queue,
+            batches.pool(view),
+        ):
+            return
+    view.now.in_step = batch.num_scheduled_tokens
     try:
-        usual = batches.usual(view, batch, times)
-        if usual is None:
-            watch.recorder.scheduled(batch, _looked_at(watch, times, batch))
-        else:
-            watch.recorder.decided(batch, usual)
+        watch.recorder.scheduled(batch, _looked_at(watch, times, batch, throttle_prefills))
     finally:
-        now.in_step = NO_STEP
+        view.now.in_step = NO_STEP
 
 
-def _looked_at(watch: Any, times: Times, batch: Any) -> Decision:
+def _looked_at(watch: Any, times: Times, batch: Any, throttle: bool) -> Decision:  # noqa: FBT001
     """A decision of which more is to be told: who joined, came back, was passed over."""
     view: View = watch.subject
     entered, left, ours = times
+    view.hold_back(throttle)
     joined = batches.admitted(view, batch) if batch.scheduled_new_reqs or view.away else ()
     batches.note_queued(view, joined)
     if view.away:
@@ -263,21 +278,31 @@ def on_update(
     watch: Any, times: Times, result: Any, scheduler_output: Any, model_runner_output: Any
 ) -> None:
     """update_from_output(scheduler_output, model_runner_output) -> outputs by client."""
-    emitted = batches.emissions(watch.subject, result, scheduler_output)
-    watch.subject.errors = 0
-    stats = getattr(model_runner_output, "cudagraph_stats", None)
-    padded, mode = (NULL32, 0) if stats is None else batches.launched(stats)
-    watch.recorder.completed(
-        scheduler_output,
-        at_ns=times[0],
-        emitted=emitted,
-        padded_tokens=padded,
-        graph_mode=mode,
-    )
-    if watch.subject.fed:
+    view: View = watch.subject
+    usual = False
+    apart = view.partial or view.errors or scheduler_output.scheduled_spec_decode_tokens
+    if view.one_each and not apart and len(result) == 1:
+        (group,) = result.values()  # as many outputs as members: each emitted one token
+        usual = len(group.outputs) == len(scheduler_output.num_scheduled_tokens)
+    stats = None
+    if view.shape.counts_graphs:
+        stats = getattr(model_runner_output, "cudagraph_stats", None)
+    at_ns = times[0]
+    if not (usual and stats is None and watch.recorder.came_back(scheduler_output, at_ns)):
+        emitted = () if usual else batches.emissions(view, result, scheduler_output)
+        view.errors = 0
+        padded, mode = (NULL32, 0) if stats is None else batches.launched(stats)
+        watch.recorder.completed(
+            scheduler_output,
+            at_ns=at_ns,
+            emitted=emitted,
+            padded_tokens=padded,
+            graph_mode=mode,
+        )
+    if view.fed:
         turns.begin_fed(watch, at_ns=times[1])
-    if watch.subject.shape.hops:
-        transfers.tell(watch, model_runner_output, at_ns=times[0])
+    if view.shape.hops:
+        transfers.tell(watch, model_runner_output, at_ns=at_ns)
 
 
 def on_add(watch: Any, times: Times, _result: None, request: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
+from batchscope.adapters.facts import Row
 from batchscope.adapters.vllm.view import RESTS, View
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import DeferralReason, Position
@@ -43,7 +44,6 @@ _ENDS_UNSEEN = frozenset({GRAMMAR, TRANSFER})
 
 Edge = tuple[Any, int, bool]
 """(request, reason, whether the skipping begins)."""
-Row = tuple[int, int, int]
 
 
 def skipped(view: View) -> Sequence[Edge]:

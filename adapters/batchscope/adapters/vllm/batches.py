@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from batchscope.adapters.facts import Decision
-from batchscope.adapters.guard import Times
+from batchscope.adapters.facts import Decision, Pool, Queue, Row
 from batchscope.adapters.vllm import admission
 from batchscope.adapters.vllm.requests import Gone, queue_ns
 from batchscope.adapters.vllm.view import View
@@ -27,8 +26,7 @@ GRAPH_MODE = {
 }
 
 
-_tuple = tuple.__new__
-_NOBODY: tuple[int, Any, Sequence[admission.Row]] = (0, None, ())
+_NOBODY: tuple[int, Any, Sequence[Row]] = (0, None, ())
 
 
 class Split(NamedTuple):
@@ -41,31 +39,20 @@ class Split(NamedTuple):
     draft_tokens: int
 
 
-def usual(view: View, batch: Any, times: Times) -> Decision | None:
-    """The decision that all who run decode one token and nobody waits; None for another.
-
-    It is what a busy engine decides most of the time, and nobody's request is looked at.
+def queue(view: View, batch: Any, *, throttle: bool) -> Queue | None:
+    """(waiting, admission stop, where the scan stopped, rows of who was left out) of a decision
+    that admitted nobody; None where some of them were skipped: each of these is to be looked at.
     """
-    scheduler, running, length = view.scheduler, view.scheduler.running, view.length
-    tokens, other = batch.total_num_scheduled_tokens, view.shape.holding
-    if (
-        not tokens
-        or tokens != len(running)
-        or tokens != len(batch.num_scheduled_tokens)
-        or batch.scheduled_new_reqs
-        or view.prefilling
-        or view.away
-        or view.passed
-        or length(scheduler.waiting)
-        or (other and length(getattr(scheduler, other)))
-    ):
+    scheduler, shape = view.scheduler, view.shape
+    if not shape.passed_over or getattr(scheduler, shape.passed_over):
         return None
-    entered, left, ours = times
-    total, used, evictable = pool(view)
-    spent, budget = left - entered - ours, scheduler.max_num_scheduled_tokens
-    # as a tuple: a NamedTuple's own __new__ is a call in Python
-    facts = (left, spent, 0, tokens, tokens, 0, running, (), (), (), budget, 0, None, 0)
-    return _tuple(Decision, (*facts, total, used, evictable, 0))
+    waiting = len(scheduler.waiting)
+    if shape.holding:
+        waiting += len(getattr(scheduler, shape.holding))
+    if shape.sessions:
+        waiting = max(0, waiting - scheduler.num_waiting_for_streaming_input)
+    view.hold_back(throttle)
+    return (waiting, *admission.left_out(view, batch, waiting))
 
 
 def decision(
@@ -212,18 +199,22 @@ def _draft_tokens(batch: Any, surplus: int) -> int:
     return sum(map(len, drafts.values())) if drafts else surplus
 
 
-def pool(view: View) -> tuple[int, int, int]:
+def pool(view: View) -> Pool:
     """(total, used, evictable) blocks. One block is vLLM's own and never given out.
 
     What can be evicted is the cache's map without what running requests hold in full blocks. vLLM
     doesn't count it: blocks of equal content and last blocks that are full make it an estimate.
     """
-    blocks = view.blocks
+    blocks, running = view.blocks, len(view.scheduler.running)
     total, free = blocks.num_gpu_blocks - 1, blocks.get_num_free_blocks()
     used = total - free
-    held = max(0, used - len(view.scheduler.running))
-    cached = len(blocks.cached_block_hash_to_block) - held
-    return total, used, max(0, min(free, cached))
+    cached = blocks.cached_block_hash_to_block
+    found = len(getattr(cached, "_cache", cached))  # its own __len__ is Python
+    if used > running:
+        found -= used - running
+    if found < 0:  # no min() or max(): looking these up costs 3 us in the cold caches of an engine
+        return total, used, 0
+    return total, used, found if found < free else free  # noqa: FURB136
 
 
 def emissions(view: View, result: Any, batch: Any) -> Sequence[tuple[Any, int]]:

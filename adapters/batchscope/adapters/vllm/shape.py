@@ -50,8 +50,8 @@ class Shape:
     may also stop for reasons that leave no trace (hybrid models, draft padding, look-ahead).
     `sessions` says that the input of a request may come in pieces.
     `hops` says that KV may come from or go to other engines beside the batches, `counts_bytes` that
-    the connector counts the bytes of loads and of nothing else, `ranks` how many engines step
-    together.
+    the connector counts the bytes of loads and of nothing else, `counts_graphs` that outputs say
+    how they were launched, `ranks` how many engines step together.
     """
 
     version: str
@@ -79,6 +79,7 @@ class Shape:
     random_ids: bool
     hops: bool
     counts_bytes: bool
+    counts_graphs: bool
     ranks: int
 
 
@@ -116,6 +117,7 @@ def shape_of(scheduler: Any) -> Shape:
         random_ids=has_random_ids(),
         hops=_hops(scheduler),
         counts_bytes=_counts_bytes(getattr(scheduler, "connector", None)),
+        counts_graphs=_counts_graphs(scheduler),
         ranks=_ranks(scheduler),
     )
 
@@ -217,6 +219,11 @@ def _hops(scheduler: Any) -> bool:
 def _counts_bytes(connector: Any) -> bool:
     """Since 0.11 NIXL's connector does, who fetches; another that counts may count sends, too."""
     return type(connector).__name__ in PULLS and hasattr(connector, "build_kv_connector_stats")
+
+
+def _counts_graphs(scheduler: Any) -> bool:
+    observed = getattr(getattr(scheduler, "vllm_config", None), "observability_config", None)
+    return bool(getattr(observed, "cudagraph_metrics", False))
 
 
 def _ranks(scheduler: Any) -> int:

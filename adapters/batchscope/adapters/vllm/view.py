@@ -37,7 +37,8 @@ class View:
     the preempted, `passed` the skipped ones with their reason (0: it has ended), `queued_ns` how
     long requests waited by vLLM's own clock until their first admission, `partial` by
     id(batch) the members that can't emit; `held_back` says that prefills may be throttled,
-    `preempted` that the last decision preempted somebody, `length` counts a queue. Of
+    `preempted` that the last decision preempted somebody, `length` counts a queue, `one_each` says
+    that as many outputs as members mean one token of each. Of
     sessions `stopped` has status and tokens of the last answer, `resting` who waits for its client,
     `fed` whose next input is there, `past` the turn that batches in flight mean.
     """
@@ -53,6 +54,7 @@ class View:
     queued_ns: dict[str, int] = field(default_factory=dict)
     partial: dict[int, list[str]] = field(default_factory=dict)
     length: Callable[[Any], int] = len
+    one_each: bool = False
     held_back: bool = False
     preempting: bool = False
     preempted: bool = False
@@ -77,6 +79,11 @@ class View:
                 done = request.num_computed_tokens - self.now.in_step.get(request.request_id, 0)
                 if done < prefill_end(request):
                     self.prefilling[request.request_id] = request.num_tokens
+
+    def hold_back(self, throttle: bool) -> None:  # noqa: FBT001
+        """A decision was made, with or without prefills held back."""
+        self.held_back = self.shape.throttles and (throttle or self.shape.prefill_interval > 1)
+        self.preempted, self.preempting = self.preempting, False
 
     def cannot_emit(self, batch: object, members: list[str]) -> None:
         """Keep who computes a part of its prompt only, until the batch comes back."""
@@ -108,5 +115,6 @@ def view_of(scheduler: Any, shape: Shape, now: Now) -> View:
     view = View(scheduler, shape, now, scheduler.kv_cache_manager.block_pool, Transfers(shape))
     if isinstance(scheduler.waiting, deque):
         view.length = deque.__len__  # vLLM overrides it in Python: three times as long
+    view.one_each = shape.plain and not shape.one_output
     view.look()
     return view

@@ -26,6 +26,8 @@ FIRST_SEQ = 1
 FIRST_ITERATION = 1
 HINT_BYTE = 128
 """Where two words lie, on a cache line of their own: next byte position (all laps), next seq."""
+POSITION_WORD, SEQ_WORD = HINT_BYTE // 8, HINT_BYTE // 8 + 1
+"""The same, counted in words of 8 bytes."""
 HINT = Struct("<QQ")
 FRAME = Struct("<IIQ")
 SEQ = Struct("<Q")

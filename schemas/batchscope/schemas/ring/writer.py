@@ -25,10 +25,11 @@ from batchscope.schemas.ring.layout import (
     FIRST_ITERATION,
     FIRST_SEQ,
     HEADER_BYTES,
-    HINT_BYTE,
     PAD_BYTES,
+    POSITION_WORD,
     SEGMENTS,
     SEQ,
+    SEQ_WORD,
     WORD,
     Header,
     RingUnavailable,
@@ -39,7 +40,6 @@ from batchscope.schemas.ring.layout import (
 LARGEST_RING = 16 << 20
 SMALLEST_RING = 1 << 20
 _PAGE = 4096
-_POSITION_WORD, _SEQ_WORD = HINT_BYTE // 8, HINT_BYTE // 8 + 1
 _PAD_BODY = PAD.struct.pack(PAD.kind, 0)
 
 _writers: weakref.WeakSet[RingWriter] = weakref.WeakSet()
@@ -53,7 +53,9 @@ class RingWriter:
     *after* that record's append, since the append may open a segment, which states it. `segment`
     goes up by one whenever a segment begins: what was announced before is to be announced again.
     `largest` is how many framed bytes a record may have, known from the first `grow` on, `left` how
-    many this segment still takes, `seq` the number of the next record.
+    many this segment still takes, `seq` the number of the next record. What `append` reads is open
+    to the one who writes in every iteration of an engine and spares itself that call: `map` and its
+    `words`, `at` (byte in it of the next record), `lap_bytes` (to make a position of that), `seed`.
     """
 
     def __init__(
@@ -75,17 +77,17 @@ class RingWriter:
         self._hello = hello
         self._mono, self._wall = mono, wall
         self._size, self._group = size, group
-        self._seed = crc32(self._uuid)
+        self.seed = crc32(self._uuid)
         self._fd = -1
         self._grown = 0
         self._segment_bytes = 0
         self.largest = 0
-        self._map: Any = None
-        self._words: Any = None
+        self.map: Any = None
+        self.words: Any = None
         self.seq = FIRST_SEQ
-        self._at = HEADER_BYTES
+        self.at = HEADER_BYTES
         self.left = -1
-        self._lap_bytes = -HEADER_BYTES
+        self.lap_bytes = -HEADER_BYTES
         _writers.add(self)
 
     def grow(self) -> bool:
@@ -120,8 +122,8 @@ class RingWriter:
         self.largest = self._segment_bytes // 4
         self._fd = create(self._growing, mode=0o640 if is_shared(folder) else 0o600)
         os.ftruncate(self._fd, HEADER_BYTES + SEGMENTS * self._segment_bytes)
-        self._map = mmap.mmap(self._fd, HEADER_BYTES + SEGMENTS * self._segment_bytes)
-        self._words = memoryview(self._map).cast("Q")
+        self.map = mmap.mmap(self._fd, HEADER_BYTES + SEGMENTS * self._segment_bytes)
+        self.words = memoryview(self.map).cast("Q")
         self._have(0, HEADER_BYTES)
 
     def _have(self, start: int, nbytes: int) -> None:
@@ -129,7 +131,7 @@ class RingWriter:
         tmpfs is SIGBUS, that to any other page a fault of 2 us on the engine's thread.
         """
         os.posix_fallocate(self._fd, start, nbytes)
-        self._map[start : start + nbytes : _PAGE] = bytes(nbytes // _PAGE)
+        self.map[start : start + nbytes : _PAGE] = bytes(nbytes // _PAGE)
 
     def _finish(self) -> None:
         """Write the header and the first SEGMENT, then show the file under its final name."""
@@ -145,7 +147,7 @@ class RingWriter:
             self._uuid, self._segment_bytes, SEGMENTS, mono_ns, unix_ns, {**self._hello, **own}
         )
         page = pack_header(header)
-        self._map[: len(page)] = page
+        self.map[: len(page)] = page
         self._open_segment(self._opening(0))
         os.rename(self._growing, self.path)
         self.ready = True
@@ -170,24 +172,14 @@ class RingWriter:
         room = framed(len(body))
         if room > self.left or room > self.largest:
             self._make_room(room)
-        self.publish(SEQ.pack(self.seq) + body)
-
-    def publish(self, numbered: bytes) -> None:
-        """Write and publish one record that is known to fit in `left`: `seq` as a u64, then its
-        body.
-
-        For who writes twice in every iteration: a real engine evicts our code and data from the
-        caches in between, so that each call that is spared saves 2 us.
-        """
+        numbered, at = SEQ.pack(self.seq) + body, self.at
         length = WORD.size + len(numbered)
-        room, at, seq = (length + 7) & -8, self._at, self.seq
-        self._map[at : at + length] = WORD.pack(length, crc32(numbered, self._seed)) + numbered
-        self._at = at = at + room
+        self.map[at : at + length] = WORD.pack(length, crc32(numbered, self.seed)) + numbered
+        self.at = at = at + room
         self.left -= room
-        self.seq = seq = seq + 1
-        words = self._words
-        words[_POSITION_WORD] = at + self._lap_bytes
-        words[_SEQ_WORD] = seq
+        self.seq += 1
+        self.words[POSITION_WORD] = at + self.lap_bytes
+        self.words[SEQ_WORD] = self.seq
 
     def _make_room(self, room: int) -> None:
         if room > self.largest and self.ready:
@@ -210,8 +202,8 @@ class RingWriter:
 
     def _open_segment(self, opening: bytes) -> None:
         lap, index = divmod(self.segment, SEGMENTS)
-        self._at = HEADER_BYTES + index * self._segment_bytes
-        self._lap_bytes = lap * SEGMENTS * self._segment_bytes - HEADER_BYTES
+        self.at = HEADER_BYTES + index * self._segment_bytes
+        self.lap_bytes = lap * SEGMENTS * self._segment_bytes - HEADER_BYTES
         self.left = self._segment_bytes - PAD_BYTES
         self.append(opening)
 
@@ -233,10 +225,10 @@ class RingWriter:
     def _unmap(self) -> None:
         self.ready = False
         self.left = -1
-        if self._words is not None:
-            self._words.release()
-            self._map.close()
-        self._words = self._map = None
+        if self.words is not None:
+            self.words.release()
+            self.map.close()
+        self.words = self.map = None
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the ring is the parent's, only its copies of map and descriptor go."""
