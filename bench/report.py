@@ -155,9 +155,8 @@ recorded as `observer_ns` and shown on the Now page."""
 VLLM_HOOKS = """Two schedulers without a model, 256 running members each, one hooked and one bare,
 stepped in turn under the same load, so that both find cold caches. "queued": 64 more wait for a
 slot. "changed": one request ends and one arrives in every iteration. What the hooks count of
-themselves (`observer_ns`) is set against
-schedule() and update_from_output() of the bare one, and against vLLM's own statistics
-(IterationStats and PrometheusStatLogger), at p50."""
+themselves (`observer_ns`) is set against schedule() and update_from_output() of the bare one, and
+against vLLM's own statistics (IterationStats and PrometheusStatLogger), at p50."""
 IMPACT = """\
 Bundled engine, 64 requests in steady decode; the detail level is flipped by the control word every
 200 iterations of one run (ABBA), paired by quads; 95 % interval."""

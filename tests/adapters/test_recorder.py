@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,6 @@ SIXTY_FOUR_KIB_SEGMENTS = 1 << 20
 STATE = Progress(5, 1, 0, 0, 2)
 
 
-def names(requests: Iterable[Any]) -> list[str]:
-    return [str(request) for request in requests]
-
-
 class Tape:
     """A recorder and what it wrote."""
 
@@ -39,7 +34,7 @@ class Tape:
         self.reader = RingReader(self.writer.path)
         self.tenants: dict[str, str] = {}
         traits = Traits(
-            ids=names,
+            id=str,
             request=lambda request: Request(5, tenant=self.tenants.get(request, tenant)),
             progress=lambda request: STATE,
         )

@@ -18,6 +18,7 @@ from batchscope.schemas.records import ARRIVED, LIVE, NULL, NULL32, NULL64
 
 REMEMBERED = 4096
 """Requests that have left and that a batch still in flight may name."""
+NO_TRACE = (0, 0, 0)
 
 
 class Identity(NamedTuple):
@@ -36,7 +37,7 @@ class Book:
         self, append: Callable[[bytes], None], *, traits: Traits, naming: Naming, labels: Labels
     ) -> None:
         self._append = append
-        self._traits = traits
+        self._traits, self._id = traits, traits.id
         self._naming = naming
         self._labels = labels
         self._last = 0
@@ -86,10 +87,10 @@ class Book:
 
     def all_serials(self, requests: Iterable[Any]) -> array[int]:
         """Serials in the order of `requests`; who was never seen gets one."""
-        ids = self._traits.ids(requests)
+        ids = list(map(self._id, requests))
         serials = self.serials
         try:
-            return array("I", [serials[i] for i in ids])
+            return array("I", list(map(serials.__getitem__, ids)))
         except KeyError:
             return array("I", [serials.get(i) or self._number(i) for i in ids])
 
@@ -120,9 +121,6 @@ class Book:
         self._left[request_id] = serial
         if len(self._left) > REMEMBERED:
             del self._left[next(iter(self._left))]
-
-    def _id(self, request: Any) -> str:
-        return self._traits.ids((request,))[0]
 
     def _number(self, request_id: str) -> int:
         self._last += 1
@@ -158,7 +156,7 @@ def _identity(serial: int, facts: Request, name: Name) -> Identity:
         NULL64 if facts.engine_arrival_ns is None else facts.engine_arrival_ns,
         name.key,
         name.external_key,
-        *_trace(facts.trace),
+        *(_trace(*facts.trace) if facts.trace else NO_TRACE),
         serial,
         facts.prompt_tokens,
         NULL32 if facts.max_tokens is None else facts.max_tokens,
@@ -169,10 +167,7 @@ def _identity(serial: int, facts: Request, name: Name) -> Identity:
     return Identity(who, labels, sizes, name.key_text + name.external_text)
 
 
-def _trace(trace: tuple[bytes, bytes] | None) -> tuple[int, int, int]:
-    if trace is None:
-        return 0, 0, 0
-    trace_id, span_id = trace
+def _trace(trace_id: bytes, span_id: bytes) -> tuple[int, int, int]:
     return (
         int.from_bytes(trace_id[:8], "big"),
         int.from_bytes(trace_id[8:16], "big"),

@@ -61,8 +61,8 @@ class Decodes:
         known = self.requests
         self.tell(named=False)
         joined = decodes[len(known) :]
-        if decodes[: len(known)] == known:
-            known.extend(joined)
+        known.extend(joined)
+        if decodes == known:  # no slice of the others: it would touch the counters of all objects
             self.serials.extend(self._book.all_serials(joined))
             return
         self.requests = list(decodes)

@@ -61,7 +61,7 @@ class Edges:
         self._book = Book(writer.append, traits=traits, naming=naming, labels=self._labels)
         self._decodes = Decodes(self._book)
         self._segment = writer.segment
-        self._ids = traits.ids
+        self._id = traits.id
         self.level = level
         self._newest = self._settled = 0
         self.departed: dict[str, int] = {}
@@ -182,10 +182,12 @@ class Edges:
 
     def _room(self, nbytes: int) -> bool:
         """Have so many bytes free in one segment; True when it is a new one: it stands alone."""
-        self._writer.reserve(nbytes)
-        if self._writer.segment == self._segment:
+        writer = self._writer
+        if nbytes > writer.left:
+            writer.reserve(nbytes)
+        if writer.segment == self._segment:
             return False
-        self._segment = self._writer.segment
+        self._segment = writer.segment
         self._book.forget()
         self._decodes.new_segment()
         return True
@@ -218,7 +220,7 @@ class Edges:
     def _depart(self, request: Any, serial: int) -> None:
         self._decodes.drop(serial)
         if self._newest > self._settled and len(self.departed) < DEPARTED:
-            self.departed[self._ids((request,))[0]] = self._newest
+            self.departed[self._id(request)] = self._newest
 
     def _skipping(self, record: Any, request: Any, at_ns: int, reason: int) -> None:
         self._edges += 1

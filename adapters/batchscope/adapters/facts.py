@@ -6,7 +6,7 @@ into records by the recorder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from batchscope.schemas.records import NULL32
@@ -45,9 +45,11 @@ class Progress(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """How to read the engine's own request objects; each function is pure."""
+    """How to read the engine's own request objects; each function is pure. `id` is called for every
+    member that joins: an attrgetter, where a function in Python takes three times as long.
+    """
 
-    ids: Callable[[Iterable[Any]], list[str]]
+    id: Callable[[Any], str]
     request: Callable[[Any], Request]
     progress: Callable[[Any], Progress]
 

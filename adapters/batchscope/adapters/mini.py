@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -104,7 +104,7 @@ def adapter(*, launches: bool = False) -> Adapter:
         kind="mini",
         seams=seams(),
         provides=PROVIDES if launches else PROVIDES | dict.fromkeys(LAUNCH, ABSENT),
-        traits=Traits(ids=ids, request=request, progress=progress),
+        traits=Traits(id=attrgetter("request_id"), request=request, progress=progress),
         subject=lambda engine: Subject(engine.scheduler),
         hello=hello,
     )
@@ -299,11 +299,6 @@ def emissions(batch: Any, tokens: Mapping[str, int], gone: frozenset[str]) -> li
 def since_arrival(seq: Any, at_ns: int | None) -> int | None:
     """By the engine's own clock, None while it hasn't come."""
     return None if at_ns is None else at_ns - seq.arrival_ns
-
-
-def ids(sequences: Iterable[Any]) -> list[str]:
-    """Their request ids, in order."""
-    return [seq.request_id for seq in sequences]
 
 
 def request(seq: Any) -> Request:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from batchscope.adapters import boot
@@ -130,7 +131,7 @@ def adapter(scheduler: Any) -> Adapter:
         seams=seams(shape),
         provides=provides(shape, scheduler),
         traits=Traits(
-            ids=requests.ids,
+            id=attrgetter("request_id"),
             request=functools.partial(requests.identity, model=model, random_ids=shape.random_ids),
             progress=lambda request: requests.progress(request, in_step=now.in_step),
         ),

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from batchscope.adapters import boot
@@ -90,7 +91,7 @@ def adapter(
         seams=SEAMS,
         provides={**PROVIDES, **({} if random_ids else {"arrived.external_key": Provides.ABSENT})},
         traits=Traits(
-            ids=lambda guests: [guest.request_id for guest in guests],
+            id=attrgetter("request_id"),
             request=lambda guest: guest.facts,
             progress=lambda guest: guest.progress(),
         ),
