@@ -46,11 +46,7 @@ def queue(view: View, batch: Any, *, throttle: bool) -> Queue | None:
     scheduler, shape = view.scheduler, view.shape
     if not shape.passed_over or getattr(scheduler, shape.passed_over):
         return None
-    waiting = len(scheduler.waiting)
-    if shape.holding:
-        waiting += len(getattr(scheduler, shape.holding))
-    if shape.sessions:
-        waiting = max(0, waiting - scheduler.num_waiting_for_streaming_input)
+    waiting = view.waiting()
     view.hold_back(throttle)
     return (waiting, *admission.left_out(view, batch, waiting))
 
@@ -59,7 +55,7 @@ def decision(
     view: View, batch: Any, joined: Sequence[Any], *, at_ns: int, schedule_ns: int
 ) -> Decision:
     """What schedule() decided; `joined` are the admitted. `view.passed` must be up to date."""
-    scheduler, other = view.scheduler, view.shape.holding
+    scheduler = view.scheduler
     running, tokens = scheduler.running, batch.total_num_scheduled_tokens
     if (
         not joined
@@ -69,11 +65,7 @@ def decision(
         parts = Split(running, (), 0, (), 0)
     else:
         parts = split(view, batch, joined)
-    waiting = len(scheduler.waiting)
-    if other:
-        waiting += len(getattr(scheduler, other))
-    if waiting and view.shape.sessions:
-        waiting = max(0, waiting - scheduler.num_waiting_for_streaming_input)
+    waiting = view.waiting()
     code, head, deferred = admission.left_out(view, batch, waiting) if waiting else _NOBODY
     total, used, evictable = pool(view)
     return Decision(

@@ -80,6 +80,16 @@ class View:
                 if done < prefill_end(request):
                     self.prefilling[request.request_id] = request.num_tokens
 
+    def waiting(self) -> int:
+        """Requests that wait, but for sessions that wait for their client."""
+        scheduler, shape = self.scheduler, self.shape
+        found = self.length(scheduler.waiting)
+        if shape.holding:
+            found += self.length(getattr(scheduler, shape.holding))
+        if found and shape.sessions:
+            found = max(0, found - scheduler.num_waiting_for_streaming_input)
+        return found
+
     def hold_back(self, throttle: bool) -> None:  # noqa: FBT001
         """A decision was made, with or without prefills held back."""
         self.held_back = self.shape.throttles and (throttle or self.shape.prefill_interval > 1)
