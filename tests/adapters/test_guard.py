@@ -158,6 +158,16 @@ def test_hooks_inside_see_whether_a_decision_is_being_made() -> None:
     assert seen == [True, False]
 
 
+def test_a_fault_ahead_of_a_decision_leaves_nobody_deciding() -> None:
+    def raising(*_: Any) -> None:
+        raise ValueError("ours")
+
+    watch, engine = Watcher(), Engine()
+    install(seam(quiet, opens=True, before=raising), engine, watch)
+    assert engine.work(1) == 1
+    assert (watch.deciding, len(watch.faults)) == (False, 1)
+
+
 def test_what_ends_inside_a_seam_that_holds_is_held_until_its_own_record() -> None:
     watch, seen = Watcher(), list[bool]()
     engine = SimpleNamespace(work=lambda: seen.append(watch.recorder.holding))

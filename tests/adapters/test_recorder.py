@@ -18,7 +18,7 @@ from batchscope.adapters.recorder import Recorder
 from batchscope.adapters.steady import IN_FLIGHT
 from batchscope.schemas import records as r
 from batchscope.schemas.request_keys import make_salt, read_salt, request_key
-from batchscope.schemas.ring import RingReader, RingWriter
+from batchscope.schemas.ring import LEVEL_ITERATIONS, LEVEL_MEMBERS, RingReader, RingWriter
 
 SIXTY_FOUR_KIB_SEGMENTS = 1 << 20
 STATE = Progress(5, 1, 0, 0, 2)
@@ -63,12 +63,13 @@ def test_unchanged_decodes_are_named_once(tape: Tape) -> None:
 
 
 def go_on(tape: Tape, members: list[str], *, at_ns: int = 5, **fields: Any) -> bool:
+    """As the adapters do."""
     d = decision(members, at_ns=at_ns, running=len(members), kv_total_blocks=9, **fields)
     queue = (d.waiting, d.admission_stop, d.head, d.deferred)
     pool = (d.kv_total_blocks, d.kv_used_blocks, d.kv_evictable_blocks)
-    return tape.recorder.went_on(
-        tape, members, d.at_ns, d.schedule_ns, d.budget_tokens, queue, pool
-    )
+    recorder, n = tape.recorder, len(members)
+    known = members == recorder.decodes.settled or recorder.level < LEVEL_MEMBERS
+    return known and recorder.went_on(tape, n, d.at_ns, d.schedule_ns, d.budget_tokens, queue, pool)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +81,12 @@ def go_on(tape: Tape, members: list[str], *, at_ns: int = 5, **fields: Any) -> b
         {"waiting": 2, "admission_stop": 3, "deferred": [(1, 3, 2), (1, 3, 3)], "head": "w"},
     ],
 )
+@pytest.mark.parametrize("level", [LEVEL_ITERATIONS, LEVEL_MEMBERS])
 def test_what_went_on_and_came_back_is_written_as_any_other(
-    tmp_path: Path, fields: dict[str, Any]
+    tmp_path: Path, fields: dict[str, Any], level: int
 ) -> None:
     members = ["a", "b"]
-    short, long = (Tape(tmp_path / name) for name in ("short", "long"))
+    short, long = (Tape(tmp_path / name, level=level) for name in ("short", "long"))
     for tape in (short, long):
         tape.recorder.scheduled("first", decision(members))
         tape.recorder.observer_ns = 77

@@ -14,6 +14,7 @@ from batchscope.adapters.vllm import about, admission, batches, requests
 from batchscope.adapters.vllm.shape import Shape, is_checked
 from batchscope.adapters.vllm.view import RESTS, Now, View, view_of
 from batchscope.schemas.reasons import DeferralReason, codes
+from batchscope.schemas.ring import LEVEL_ITERATIONS, LEVEL_MEMBERS
 
 WHY = codes(DeferralReason)
 SHAPE: dict[str, Any] = {
@@ -343,8 +344,11 @@ def decoding(name: str) -> Any:
     return running(name, num_computed_tokens=21, num_tokens=21)
 
 
-def told(seen: View, of: Any, *, settled: bool = True) -> list[Any]:
+def told(
+    seen: View, of: Any, *, settled: bool = True, known: str = "ab", level: int = LEVEL_MEMBERS
+) -> list[Any]:
     """How on_schedule tells a decision: the arguments of `went_on`, or a Decision, or both."""
+    before = [seen.scheduler.requests[name] for name in known]
     calls: list[Any] = []
 
     def went_on(_batch: Any, *facts: Any) -> bool:
@@ -352,15 +356,15 @@ def told(seen: View, of: Any, *, settled: bool = True) -> list[Any]:
         return settled
 
     recorder = SimpleNamespace(went_on=went_on, scheduled=lambda _, found: calls.append(found))
+    recorder.level, recorder.decodes = level, SimpleNamespace(settled=before)
     recorder.blocked = recorder.resumed = lambda *_, **__: None
     ours.on_schedule(SimpleNamespace(subject=seen, recorder=recorder), (10, 30, 5), of)
     return calls
 
 
-def in_full(facts: Any) -> Decision:
+def in_full(facts: Any, decodes: list[Any]) -> Decision:
     """What `went_on` would write."""
-    decodes, at_ns, schedule_ns, budget, (waiting, stop, head, deferred), pool = facts
-    n = len(decodes)
+    n, at_ns, schedule_ns, budget, (waiting, stop, head, deferred), pool = facts
     found = (at_ns, schedule_ns, 0, n, n, waiting, decodes, (), (), deferred, budget, 0, head, stop)
     return Decision(*found, *pool)
 
@@ -373,8 +377,25 @@ def test_the_usual_decision_is_what_a_look_at_everything_finds(waits: int, limit
     seen.scheduler.max_num_active_reqs = limit
     of = batch({"a": 1, "b": 1})
     looked_at = batches.decision(seen, of, (), at_ns=30, schedule_ns=15)
-    assert [in_full(facts) for facts in told(seen, of)] == [looked_at]
+    for level in (LEVEL_ITERATIONS, LEVEL_MEMBERS):
+        (facts,) = told(seen, of, level=level)
+        assert in_full(facts, seen.scheduler.running) == looked_at
     assert told(seen, of, settled=False)[-1] == looked_at
+
+
+def test_members_other_than_the_last_are_looked_at_unless_nobody_is_named() -> None:
+    seen, of = view(runs=[decoding("a"), decoding("b")], waits=[]), batch({"a": 1, "b": 1})
+    (found,) = told(seen, of, known="a")
+    assert isinstance(found, Decision)
+    (counted,) = told(seen, of, known="a", level=LEVEL_ITERATIONS)
+    assert not isinstance(counted, Decision)
+
+
+def test_what_was_preempted_and_held_back_is_of_the_last_decision_only() -> None:
+    seen, of = view(runs=[decoding("a"), decoding("b")], waits=[]), batch({"a": 1, "b": 1})
+    seen.held_back = seen.preempted = True
+    told(seen, of)
+    assert (seen.held_back, seen.preempted) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -406,12 +427,12 @@ def skip(seen: View, request: Any) -> None:
 
 def test_where_skipped_requests_bear_no_mark_a_queue_is_always_looked_at() -> None:
     seen = view(runs=[decoding("a")], waits=[req("w")], passed_over="", holding="")
-    (found,) = told(seen, batch({"a": 1}))
+    (found,) = told(seen, batch({"a": 1}), known="a")
     assert isinstance(found, Decision)
 
 
 def test_where_nobody_is_scheduled_that_is_not_the_usual_decision() -> None:
-    (found,) = told(view(runs=[], waits=[]), batch({}))
+    (found,) = told(view(runs=[], waits=[]), batch({}), known="")
     assert isinstance(found, Decision)
 
 

@@ -59,7 +59,7 @@ class Edges:
         self._writer = writer
         self._labels = Labels(writer.append)
         self._book = Book(writer.append, traits=traits, naming=naming, labels=self._labels)
-        self._decodes = Decodes(self._book)
+        self.decodes = Decodes(self._book)
         self._segment = writer.segment
         self._id = traits.id
         self.level = level
@@ -189,7 +189,7 @@ class Edges:
             return False
         self._segment = writer.segment
         self._book.forget()
-        self._decodes.new_segment()
+        self.decodes.new_segment()
         return True
 
     def _known(self, request: Any, at_ns: int, progress: Progress | None = None) -> int:
@@ -218,7 +218,7 @@ class Edges:
         self._depart(request, serial)
 
     def _depart(self, request: Any, serial: int) -> None:
-        self._decodes.drop(serial)
+        self.decodes.drop(serial)
         if self._newest > self._settled and len(self.departed) < DEPARTED:
             self.departed[self._id(request)] = self._newest
 

@@ -47,7 +47,9 @@ class Watch(Protocol):
     recorder: Recorder | None
     clock: Callable[[], int]
     spent_ns: int
-    """Our own time since the iteration began."""
+    """Our own time since the iteration began, but for what lies ahead of a hook's first look at the
+    clock and behind its last.
+    """
     began_ns: int
     """When the last one began, 0 before the first."""
     unweighed: int
@@ -143,7 +145,6 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
                 if watch.recorder is None:
                     return original(*args, **kwargs)
             watch.spent_ns = 0
-            watch.deciding = True
             entered = clock()
         recorder.holding = holds or recorder.holding
         spent = watch.spent_ns
@@ -154,6 +155,7 @@ def _hook(seam: Seam, original: Callable[..., Any], watch: Watch) -> Callable[..
                 failed(error)
                 return original(*args, **kwargs)
             entered = clock()
+        watch.deciding = opens or watch.deciding
         result = original(*args, **kwargs)
         left = clock()
         watch.deciding = watch.deciding and not opens

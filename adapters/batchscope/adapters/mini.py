@@ -28,6 +28,7 @@ from batchscope.adapters.hello import own_version
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import DeferralReason, Provides
 from batchscope.schemas.records import NULL32
+from batchscope.schemas.ring import LEVEL_MEMBERS
 
 EXACT, ABSENT = Provides.EXACT, Provides.ABSENT
 LAUNCH = ("completed.padded_tokens", "completed.graph_mode")
@@ -123,14 +124,16 @@ def on_schedule(watch: Any, times: Times, batch: Any) -> None:
     entered, left, ours = times
     recorder, scheduler = watch.recorder, watch.subject.scheduler
     running, tokens = scheduler.running, batch.num_decode_tokens
-    if tokens == len(batch.members) == len(running) and not (
-        batch.num_prefill_tokens or batch.resumed
+    if (
+        tokens == len(batch.members) == len(running)
+        and not (batch.num_prefill_tokens or batch.resumed)
+        and (running == recorder.decodes.settled or recorder.level < LEVEL_MEMBERS)
     ):
         blocks = scheduler.blocks
         pool = (blocks.total, blocks.used, blocks.evictable)
         spent, budget = left - entered - ours, NULL32 if batch.budget is None else batch.budget
         left_out = queue(scheduler, batch) if scheduler.waiting or batch.stop else NO_QUEUE
-        if recorder.went_on(batch, running, left, spent, budget, left_out, pool):
+        if recorder.went_on(batch, tokens, left, spent, budget, left_out, pool):
             return
     for seq in batch.resumed:
         recorder.resumed(seq, at_ns=left, target_tokens=seq.target, cached_tokens=seq.num_cached)

@@ -112,7 +112,7 @@ class Recorder(Steady):
         self._newest = self._in_flight[id(batch)] = iteration
         if len(self._in_flight) > IN_FLIGHT:
             del self._in_flight[next(iter(self._in_flight))]
-        self._decodes.tell(named=not flags & NO_MEMBERS)
+        self.decodes.tell(named=not flags & NO_MEMBERS)
 
     def completed(
         self,
@@ -155,19 +155,19 @@ class Recorder(Steady):
         self._book.clear()
         self._in_flight.clear()
         self.departed.clear()
-        self._decodes.forget()
+        self.decodes.forget()
         self.observer_ns = NULL64
 
     def distrust(self) -> None:
         """After a fault of ours: a record may be missing, so take nothing announced for granted."""
         self.holding = False
         self._book.forget()
-        self._decodes.forget()
+        self.decodes.forget()
 
     def set_level(self, level: int) -> None:
         """Name members or only count them, from the next record on."""
         self.level = level
-        self._decodes.forget()
+        self.decodes.forget()
 
     def _catch_up(self, at_ns: int) -> None:
         """Before a decision: what was held back, what was left out."""
@@ -201,7 +201,7 @@ class Recorder(Steady):
         rows = deferred_rows(deferred)
         if self.level < LEVEL_MEMBERS or tails > self._largest_tails:
             return NO_MEMBERS, rows
-        decodes = self._decodes
+        decodes = self.decodes
         if requests != decodes.requests:
             decodes.follow(requests)
         if prefill or drafts or decodes.introduced < len(requests):
@@ -222,5 +222,5 @@ class Recorder(Steady):
         rows = [_PREFILL_ROW.pack(known(r, at_ns=at_ns), start, n) for r, start, n in d.prefill]
         rows += [_PAIR_ROW.pack(known(r, at_ns=at_ns), n) for r, n in d.drafts]
         most = min(MOST_INTRODUCTIONS, max(2, len(d.decodes) // 100))
-        self._decodes.introduce(at_ns=at_ns, most=most)
+        self.decodes.introduce(at_ns=at_ns, most=most)
         return b"".join(rows)

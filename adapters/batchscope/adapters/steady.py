@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any
 from zlib import crc32
 
 from batchscope.adapters.edges import SLACK, Edges
 from batchscope.adapters.facts import Pool, Queue, Row, Traits
 from batchscope.adapters.naming import Naming
-from batchscope.schemas.records import COMPLETED, NULL32, NULL64, SAME_DECODES, SCHEDULED
-from batchscope.schemas.ring import RingWriter, framed
+from batchscope.schemas.records import (
+    COMPLETED,
+    NO_MEMBERS,
+    NULL32,
+    NULL64,
+    SAME_DECODES,
+    SCHEDULED,
+)
+from batchscope.schemas.ring import LEVEL_MEMBERS, RingWriter, framed
 from batchscope.schemas.ring.layout import POSITION_WORD, SEQ_WORD, WORD
 
 IN_FLIGHT = 64
@@ -47,33 +53,28 @@ class Steady(Edges):
     def went_on(
         self,
         batch: object,
-        decodes: Sequence[Any],
+        n: int,
         at_ns: int,
         schedule_ns: int,
         budget_tokens: int,
         queue: Queue,
         pool: Pool,
     ) -> bool:
-        """The usual decision: all members of the last one, and no others, decode one token each.
-        False, and nothing is written, where that isn't so or more is to be said: use `decided`.
+        """The usual decision: `n` members decode one token each, and they are `decodes.settled` or,
+        where members aren't named, any. False, and nothing is written, where more is to be said:
+        use `decided`.
         """
         writer = self._writer
-        if (
-            decodes != self._decodes.settled
-            or writer.segment != self._segment
-            or writer.left <= SLACK
-            or self._due
-            or self._emptied
-        ):
+        if writer.segment != self._segment or writer.left <= SLACK or self._due or self._emptied:
             return False
         waiting, stop, head, deferred = queue
         total, used, evictable = pool
         self._head = 0 if head is None else self._book.known(head, at_ns=at_ns)
-        iteration, seq, at, n = writer.iteration_id, writer.seq, writer.at, len(decodes)
+        iteration, seq, at = writer.iteration_id, writer.seq, writer.at
         numbered = _NUMBERED_SCHEDULED(
             seq,
             SCHEDULED.kind,
-            SAME_DECODES,
+            SAME_DECODES if self.level >= LEVEL_MEMBERS else NO_MEMBERS,
             iteration,
             at_ns,
             schedule_ns,

@@ -27,6 +27,7 @@ from batchscope.adapters.vllm.shape import Shape, shape_of
 from batchscope.adapters.vllm.view import NO_STEP, Now, View, view_of
 from batchscope.schemas.reasons import Provides
 from batchscope.schemas.records import NULL32
+from batchscope.schemas.ring import LEVEL_MEMBERS
 
 EXACT, ESTIMATED, ABSENT = Provides.EXACT, Provides.ESTIMATED, Provides.ABSENT
 PROVIDES: Mapping[str, Provides] = {
@@ -217,8 +218,10 @@ def on_schedule(
     once and nobody's request is looked at.
     """
     view: View = watch.subject
-    scheduler, shape, length = view.scheduler, view.shape, view.length
-    other = shape.holding
+    recorder, scheduler, shape = watch.recorder, view.scheduler, view.shape
+    length, other = view.length, shape.holding
+    view.held_back = shape.throttles and (throttle_prefills or shape.prefill_interval > 1)
+    view.preempted, view.preempting = view.preempting, False
     if shape.hops:
         view.transfers.begin()
     running, tokens = scheduler.running, batch.total_num_scheduled_tokens
@@ -226,14 +229,15 @@ def on_schedule(
         tokens == len(running) == len(batch.num_scheduled_tokens)
         and tokens
         and not (batch.scheduled_new_reqs or view.prefilling or view.away or view.passed)
+        and (running == recorder.decodes.settled or recorder.level < LEVEL_MEMBERS)
     ):
         entered, left, ours = times
         queue: Queue | None = NO_QUEUE
         if length(scheduler.waiting) or (other and length(getattr(scheduler, other))):
-            queue = batches.queue(view, batch, throttle=throttle_prefills)
-        if queue and watch.recorder.went_on(
+            queue = batches.queue(view, batch)
+        if queue and recorder.went_on(
             batch,
-            running,
+            tokens,
             left,
             left - entered - ours,
             scheduler.max_num_scheduled_tokens,
@@ -243,16 +247,15 @@ def on_schedule(
             return
     view.now.in_step = batch.num_scheduled_tokens
     try:
-        watch.recorder.scheduled(batch, _looked_at(watch, times, batch, throttle_prefills))
+        recorder.scheduled(batch, _looked_at(watch, times, batch))
     finally:
         view.now.in_step = NO_STEP
 
 
-def _looked_at(watch: Any, times: Times, batch: Any, throttle: bool) -> Decision:  # noqa: FBT001
+def _looked_at(watch: Any, times: Times, batch: Any) -> Decision:
     """A decision of which more is to be told: who joined, came back, was passed over."""
     view: View = watch.subject
     entered, left, ours = times
-    view.hold_back(throttle)
     joined = batches.admitted(view, batch) if batch.scheduled_new_reqs or view.away else ()
     batches.note_queued(view, joined)
     if view.away:

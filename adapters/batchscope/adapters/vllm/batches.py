@@ -39,7 +39,7 @@ class Split(NamedTuple):
     draft_tokens: int
 
 
-def queue(view: View, batch: Any, *, throttle: bool) -> Queue | None:
+def queue(view: View, batch: Any) -> Queue | None:
     """(waiting, admission stop, where the scan stopped, rows of who was left out) of a decision
     that admitted nobody; None where some of them were skipped: each of these is to be looked at.
     """
@@ -47,7 +47,6 @@ def queue(view: View, batch: Any, *, throttle: bool) -> Queue | None:
     if not shape.passed_over or getattr(scheduler, shape.passed_over):
         return None
     waiting = view.waiting()
-    view.hold_back(throttle)
     return (waiting, *admission.left_out(view, batch, waiting))
 
 

@@ -90,11 +90,6 @@ class View:
             found = max(0, found - scheduler.num_waiting_for_streaming_input)
         return found
 
-    def hold_back(self, throttle: bool) -> None:  # noqa: FBT001
-        """A decision was made, with or without prefills held back."""
-        self.held_back = self.shape.throttles and (throttle or self.shape.prefill_interval > 1)
-        self.preempted, self.preempting = self.preempting, False
-
     def cannot_emit(self, batch: object, members: list[str]) -> None:
         """Keep who computes a part of its prompt only, until the batch comes back."""
         if members:
