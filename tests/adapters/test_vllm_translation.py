@@ -138,7 +138,7 @@ def test_only_versions_that_were_run_are_checked() -> None:
 
 
 def event(kind: str, at: float) -> Any:
-    return SimpleNamespace(type=SimpleNamespace(_name_=kind), timestamp=at)
+    return SimpleNamespace(type=SimpleNamespace(name=kind), timestamp=at)
 
 
 def test_vllms_own_queue_time_is_from_its_events_while_it_has_both() -> None:

@@ -18,7 +18,6 @@ from batchscope.schemas.records import ARRIVED, LIVE, NULL, NULL32, NULL64
 
 REMEMBERED = 4096
 """Requests that have left and that a batch still in flight may name."""
-NO_TRACE = (0, 0, 0)
 
 
 class Identity(NamedTuple):
@@ -156,7 +155,7 @@ def _identity(serial: int, facts: Request, name: Name) -> Identity:
         NULL64 if facts.engine_arrival_ns is None else facts.engine_arrival_ns,
         name.key,
         name.external_key,
-        *(_trace(*facts.trace) if facts.trace else NO_TRACE),
+        *_trace(facts.trace),
         serial,
         facts.prompt_tokens,
         NULL32 if facts.max_tokens is None else facts.max_tokens,
@@ -167,7 +166,10 @@ def _identity(serial: int, facts: Request, name: Name) -> Identity:
     return Identity(who, labels, sizes, name.key_text + name.external_text)
 
 
-def _trace(trace_id: bytes, span_id: bytes) -> tuple[int, int, int]:
+def _trace(trace: tuple[bytes, bytes] | None) -> tuple[int, int, int]:
+    if trace is None:
+        return 0, 0, 0
+    trace_id, span_id = trace
     return (
         int.from_bytes(trace_id[:8], "big"),
         int.from_bytes(trace_id[8:16], "big"),

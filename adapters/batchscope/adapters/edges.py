@@ -182,12 +182,10 @@ class Edges:
 
     def _room(self, nbytes: int) -> bool:
         """Have so many bytes free in one segment; True when it is a new one: it stands alone."""
-        writer = self._writer
-        if nbytes > writer.left:
-            writer.reserve(nbytes)
-        if writer.segment == self._segment:
+        self._writer.reserve(nbytes)
+        if self._writer.segment == self._segment:
             return False
-        self._segment = writer.segment
+        self._segment = self._writer.segment
         self._book.forget()
         self.decodes.new_segment()
         return True

@@ -283,13 +283,13 @@ def on_update(
 ) -> None:
     """update_from_output(scheduler_output, model_runner_output) -> outputs by client."""
     view: View = watch.subject
-    usual = False
+    shape, usual = view.shape, False
     apart = view.partial or view.errors or scheduler_output.scheduled_spec_decode_tokens
-    if view.one_each and not apart and len(result) == 1:
+    if shape.plain and not (shape.one_output or apart) and len(result) == 1:
         (group,) = result.values()  # as many outputs as members: each emitted one token
         usual = len(group.outputs) == len(scheduler_output.num_scheduled_tokens)
     stats = None
-    if view.shape.counts_graphs:
+    if shape.counts_graphs:
         stats = getattr(model_runner_output, "cudagraph_stats", None)
     at_ns = times[0]
     if not (usual and stats is None and watch.recorder.came_back(scheduler_output, at_ns)):
@@ -305,7 +305,7 @@ def on_update(
         )
     if view.fed:
         turns.begin_fed(watch, at_ns=times[1])
-    if view.shape.hops:
+    if shape.hops:
         transfers.tell(watch, model_runner_output, at_ns=at_ns)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from batchscope.adapters.facts import Decision, Pool, Queue, Row
+from batchscope.adapters.facts import NO_QUEUE, Decision, Pool, Queue
 from batchscope.adapters.vllm import admission
 from batchscope.adapters.vllm.requests import Gone, queue_ns
 from batchscope.adapters.vllm.view import View
@@ -24,9 +24,6 @@ GRAPH_MODE = {
     "PIECEWISE": _GRAPH[GraphMode.PIECEWISE],
     "FULL": _GRAPH[GraphMode.FULL],
 }
-
-
-_NOBODY: tuple[int, Any, Sequence[Row]] = (0, None, ())
 
 
 class Split(NamedTuple):
@@ -64,8 +61,9 @@ def decision(
         parts = Split(running, (), 0, (), 0)
     else:
         parts = split(view, batch, joined)
-    waiting = view.waiting()
-    code, head, deferred = admission.left_out(view, batch, waiting) if waiting else _NOBODY
+    waits = view.waiting()
+    left_out = (waits, *admission.left_out(view, batch, waits)) if waits else NO_QUEUE
+    waiting, code, head, deferred = left_out
     total, used, evictable = pool(view)
     return Decision(
         at_ns,

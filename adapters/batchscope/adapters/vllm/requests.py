@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from batchscope.adapters.facts import Progress, Request
 from batchscope.schemas import reasons
 from batchscope.schemas.reasons import FinishReason
 
-_kind = attrgetter("type._name_")
-"""Of an event: an enum's public `name` is a property in Python."""
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _PREFILL, _DECODE = reasons.Phase.PREFILL.code, reasons.Phase.DECODE.code
 _CODES = reasons.codes(FinishReason)
@@ -92,7 +89,7 @@ def prefill_end(request: Any) -> int:
 
 def queue_ns(request: Any) -> int | None:
     """Time in the queue by vLLM's own events, None where they aren't kept or were sent off."""
-    at = {_kind(event): event.timestamp for event in getattr(request, "events", ())}
+    at = {event.type.name: event.timestamp for event in getattr(request, "events", ())}
     if not at.keys() >= {"QUEUED", "SCHEDULED"}:
         return None
     return int((at["SCHEDULED"] - at["QUEUED"]) * 1e9)

@@ -37,8 +37,7 @@ class View:
     the preempted, `passed` the skipped ones with their reason (0: it has ended), `queued_ns` how
     long requests waited by vLLM's own clock until their first admission, `partial` by
     id(batch) the members that can't emit; `held_back` says that prefills may be throttled,
-    `preempted` that the last decision preempted somebody, `length` counts a queue, `one_each` says
-    that as many outputs as members mean one token of each. Of
+    `preempted` that the last decision preempted somebody, `length` counts a queue. Of
     sessions `stopped` has status and tokens of the last answer, `resting` who waits for its client,
     `fed` whose next input is there, `past` the turn that batches in flight mean.
     """
@@ -54,7 +53,6 @@ class View:
     queued_ns: dict[str, int] = field(default_factory=dict)
     partial: dict[int, list[str]] = field(default_factory=dict)
     length: Callable[[Any], int] = len
-    one_each: bool = False
     held_back: bool = False
     preempting: bool = False
     preempted: bool = False
@@ -120,6 +118,5 @@ def view_of(scheduler: Any, shape: Shape, now: Now) -> View:
     view = View(scheduler, shape, now, scheduler.kv_cache_manager.block_pool, Transfers(shape))
     if isinstance(scheduler.waiting, deque):
         view.length = deque.__len__  # vLLM overrides it in Python: three times as long
-    view.one_each = shape.plain and not shape.one_output
     view.look()
     return view

@@ -24,7 +24,6 @@ from batchscope.schemas.ring.folder import (
 from batchscope.schemas.ring.layout import (
     FIRST_ITERATION,
     FIRST_SEQ,
-    FRAME_BYTES,
     HEADER_BYTES,
     PAD_BYTES,
     POSITION_WORD,
@@ -34,6 +33,7 @@ from batchscope.schemas.ring.layout import (
     WORD,
     Header,
     RingUnavailable,
+    framed,
     pack_header,
 )
 
@@ -169,11 +169,11 @@ class RingWriter:
         Opens the next segment when it must. ValueError, and nothing is changed, when it is larger
         than `largest`.
         """
-        length = FRAME_BYTES + len(body)
-        room = (length + 7) & -8  # `framed`, without a call
+        room = framed(len(body))
         if room > self.left or room > self.largest:
             self._make_room(room)
         numbered, at = SEQ.pack(self.seq) + body, self.at
+        length = WORD.size + len(numbered)
         self.map[at : at + length] = WORD.pack(length, crc32(numbered, self.seed)) + numbered
         self.at = at = at + room
         self.left -= room
